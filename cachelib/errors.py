@@ -1,0 +1,39 @@
+"""What can go wrong, by kind: callers catch kinds, people read messages."""
+
+from __future__ import annotations
+
+
+class ForebayError(Exception):
+    """Base of every error that Forebay raises on purpose."""
+
+
+class CacheNotFound(ForebayError):
+    """There is no cache at the given place."""
+
+
+class CorruptData(ForebayError):
+    """Stored bytes are missing or are not what was written."""
+
+
+class LedgerConflict(ForebayError):
+    """Another writer committed something that this one cannot go along with."""
+
+
+class IncompatibleCache(ForebayError):
+    """The cache was made in another way than the one asked for."""
+
+
+class SourceError(ForebayError):
+    """A source file as a whole cannot be used."""
+
+
+class SourceChanged(SourceError):
+    """A source file is no longer what it was when it was cached or planned."""
+
+
+class BuildFailed(ForebayError):
+    """A build stopped on purpose: too many rejects, or nothing to write."""
+
+
+class StateMismatch(ForebayError):
+    """A saved loader state does not belong to this order."""

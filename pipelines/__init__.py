@@ -1,0 +1,1 @@
+"""Everything that fills a cache."""
