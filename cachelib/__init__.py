@@ -1,1 +1,30 @@
 """Forebay's reader: training data from immutable shards, in any order, from any position."""
+
+from cachelib.cache import Cache, open
+from cachelib.errors import (
+    BuildFailed,
+    CacheNotFound,
+    CorruptData,
+    ForebayError,
+    IncompatibleCache,
+    LedgerConflict,
+    SourceChanged,
+    SourceError,
+    StateMismatch,
+)
+from cachelib.ragged import Ragged
+
+__all__ = [
+    "BuildFailed",
+    "Cache",
+    "CacheNotFound",
+    "CorruptData",
+    "ForebayError",
+    "IncompatibleCache",
+    "LedgerConflict",
+    "Ragged",
+    "SourceChanged",
+    "SourceError",
+    "StateMismatch",
+    "open",
+]

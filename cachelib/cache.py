@@ -1,0 +1,373 @@
+"""Cache: the rows of one snapshot, read by index."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorstore as ts
+
+from cachelib.ledger import Ledger, Snapshot
+from cachelib.ragged import Ragged, offsets_of, ranges
+from cachelib.schema import POSITION, SOURCE, Field, Schema
+from cachelib.shard import (
+    attempt_prefix,
+    data_key,
+    data_metadata,
+    offsets_key,
+    offsets_metadata,
+    read_details,
+)
+from cachelib.storage import Storage, read_error
+
+if TYPE_CHECKING:
+    from cachelib.dataset import Dataset
+
+OPEN_ARRAYS = 1024
+"""Array handles that one cache keeps open."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a row came from.
+
+    Attributes:
+        source: name of the source, relative to its declared root.
+        position: byte offset in the decompressed source, or row number.
+    """
+
+    source: str
+    position: int
+
+
+class Cache:
+    """The rows of one snapshot of a cache. Thread-safe; picklable (it is opened again there).
+
+    Args:
+        storage: of the cache.
+        version: the ledger version to pin; None for the newest.
+    """
+
+    def __init__(self, storage: Storage, version: int | None = None) -> None:
+        self.storage = storage
+        self.snapshot: Snapshot = Ledger(storage).snapshot(version)
+        self._arrays: OrderedDict[tuple[int, str], ts.TensorStore] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Cache, (self.storage, self.version)
+
+    def __repr__(self) -> str:
+        return f"Cache({self.storage.url!r}, version={self.version}, rows={len(self)})"
+
+    @property
+    def version(self) -> int:
+        """The ledger version that this cache is pinned to."""
+        return self.snapshot.version
+
+    @property
+    def schema(self) -> Schema:
+        return self.snapshot.commit.schema
+
+    def __len__(self) -> int:
+        return self.snapshot.rows
+
+    def elements(self, field: str) -> int:
+        """The number of values of a ragged field in all rows."""
+        return int(self._element_bases(self.schema[field])[-1])
+
+    def identity(self) -> dict[str, Any]:
+        """What an order over these rows depends on, as JSON."""
+        totals = self.snapshot.commit.totals
+        return {
+            "version": self.version,
+            "schema": self.schema.digest,
+            "rows": totals["rows"],
+            "elements": totals["elements"],
+            "digest": totals["digest"],
+        }
+
+    def take(
+        self, indices: Sequence[int] | np.ndarray, fields: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray | Ragged]:
+        """The rows at global indices, in the order asked, repeats allowed.
+
+        Args:
+            indices: integers in [-rows, rows).
+            fields: names of the fields wanted; None for all.
+
+        Returns:
+            A column a field: an array of shape (len(indices), *shape), or a `Ragged`.
+
+        Raises:
+            IndexError: an index is outside the rows.
+            KeyError: there is no such field.
+            CorruptData: stored bytes are missing or damaged; names shard, field and rows.
+        """
+        rows = check_indices(indices, len(self))
+        wanted = [self.schema[name] for name in (self.schema.names if fields is None else fields)]
+        columns: dict[str, np.ndarray | Ragged] = {}
+        spans: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        for f in wanted:
+            if not f.ragged:
+                columns[f.name] = self._read(f, "data", rows, np.ones_like(rows))
+                continue
+            owner = f.like or f.name
+            if owner not in spans:
+                spans[owner] = self._row_spans(self.schema[owner], rows)
+            starts, lengths = spans[owner]
+            columns[f.name] = Ragged(self._read(f, "data", starts, lengths), offsets_of(lengths))
+        return columns
+
+    def provenance(self, indices: Sequence[int] | np.ndarray) -> list[Provenance]:
+        """Where the rows at global indices came from, in the order asked."""
+        rows = check_indices(indices, len(self))
+        ones = np.ones_like(rows)
+        sources = self._read(SOURCE, "data", rows, ones)
+        positions = self._read(POSITION, "data", rows, ones)
+        shards = np.searchsorted(self.snapshot.row_bases, rows, side="right") - 1
+        return [
+            Provenance(self._sources(int(shard))[source], int(position))
+            for shard, source, position in zip(shards, sources, positions, strict=True)
+        ]
+
+    def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray:
+        """Slices of a ragged field's values put back to back over all rows.
+
+        Args:
+            starts: int64 of shape (n,); each start..start+length lies inside [0, elements).
+            length: values in a slice.
+
+        Returns:
+            Array of shape (n, length, *shape).
+        """
+        f = self.schema[field]
+        starts = np.asarray(starts, np.int64)
+        total = self.elements(field)
+        if len(starts) and (starts.min() < 0 or starts.max() + length > total):
+            raise IndexError(
+                f"slices of {length} from {starts.min()} to {starts.max()} are not inside the "
+                f"{total} values of {field!r}"
+            )
+        values = self._read(f, "data", starts, np.full(len(starts), length, np.int64))
+        return values.reshape(len(starts), length, *f.shape)
+
+    def rows_at(self, field: str, positions: np.ndarray) -> np.ndarray:
+        """The global row that owns each value of a ragged field.
+
+        Args:
+            positions: int64 of any shape, each inside [0, elements).
+
+        Returns:
+            int64 of the same shape.
+        """
+        f = self.schema[self.schema[field].like or field]
+        flat = np.asarray(positions, np.int64).reshape(-1)
+        bases = self._element_bases(f)
+        shards = np.searchsorted(bases, flat, side="right") - 1
+        rows = np.empty(len(flat), np.int64)
+        for shard in np.unique(shards):
+            chosen = shards == shard
+            offsets = self._shard_offsets(f, int(shard))
+            local = np.searchsorted(offsets, flat[chosen] - bases[shard], side="right") - 1
+            rows[chosen] = self.snapshot.row_bases[shard] + local
+        return rows.reshape(np.shape(positions))
+
+    def dataset(self) -> Dataset:
+        """The rows as a `Dataset`, the start of every order."""
+        from cachelib import dataset
+
+        return dataset.of(self)
+
+    def windows(self, length: int, **options: Any) -> Dataset:
+        """Fixed-length windows over the tokens of all rows; see `Dataset.windows`."""
+        return self.dataset().windows(length, **options)
+
+    def shuffle(self, seed: int) -> Dataset:
+        """The rows in a random order; see `Dataset.shuffle`."""
+        return self.dataset().shuffle(seed)
+
+    def loader(self, batch_size: int, **options: Any) -> Any:
+        """Batches of rows in stored order; see `Dataset.loader`."""
+        return self.dataset().loader(batch_size, **options)
+
+    def _element_bases(self, field: Field) -> np.ndarray:
+        return self.snapshot.element_bases[field.like or field.name]
+
+    def _row_spans(self, field: Field, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the values of rows begin over all shards, and how many there are."""
+        snapshot = self.snapshot
+        shards = np.searchsorted(snapshot.row_bases, rows, side="right") - 1
+        # A shard has one more offset than it has rows, so shard s begins s places later.
+        pairs = self._read(field, "offsets", rows + shards, np.full(len(rows), 2, np.int64))
+        first, last = pairs[0::2], pairs[1::2]
+        return snapshot.element_bases[field.name][shards] + first, last - first
+
+    def _shard_offsets(self, field: Field, shard: int) -> np.ndarray:
+        count = int(self.snapshot.entries.rows[shard]) + 1
+        base = int(self.snapshot.row_bases[shard]) + shard
+        return self._read(field, "offsets", np.array([base]), np.array([count]))
+
+    def _bases(self, field: Field, kind: str) -> np.ndarray:
+        """Where each shard's part of an array begins, all shards put back to back."""
+        snapshot = self.snapshot
+        if kind == "offsets":
+            return snapshot.row_bases + np.arange(len(snapshot.row_bases))
+        return self._element_bases(field) if field.ragged else snapshot.row_bases
+
+    def _read(self, field: Field, kind: str, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Ranges of one array over all shards, back to back in the order asked.
+
+        Ranges that touch or share a chunk are joined, and each joined range is read at once.
+        """
+        dtype, shape = ("int64", ()) if kind == "offsets" else (field.dtype, field.shape)
+        gap = field.chunk if kind == "data" else 0
+        spans = join(starts, lengths, gap)
+        bases = self._bases(field, kind)
+        cuts = cut(*spans, bases)
+        sizes = cuts.stops - cuts.starts
+        buffer = np.empty((int(sizes.sum()), *shape), dtype)
+        at = offsets_of(sizes)
+        reads = []
+        with ts.Batch() as batch:
+            for i, shard in enumerate(cuts.shards):
+                low, high = int(cuts.starts[i]), int(cuts.stops[i])
+                array = self._array(int(shard), field, kind)
+                reads.append((i, array[low:high].read(batch=batch)))
+        for i, future in reads:
+            try:
+                buffer[at[i] : at[i + 1]] = future.result()
+            except Exception as error:
+                raise read_error(error, self._describe(field, kind, cuts, i)) from error
+        span_at = offsets_of(spans[1] - spans[0])
+        which = np.searchsorted(spans[0], starts, side="right") - 1
+        return buffer[ranges(span_at[which] + starts - spans[0][which], lengths)]
+
+    def _describe(self, field: Field, kind: str, cuts: Cuts, i: int) -> str:
+        entries = self.snapshot.entries
+        shard = int(cuts.shards[i])
+        place = self.storage.where(attempt_prefix(entries.shard[shard], entries.attempt[shard]))
+        rows = self.snapshot.row_bases[shard : shard + 2]
+        return (
+            f"{place}{field.name}/{kind}[{cuts.starts[i]}:{cuts.stops[i]}] "
+            f"(rows {rows[0]} to {rows[1]})"
+        )
+
+    def _array(self, shard: int, field: Field, kind: str) -> ts.TensorStore:
+        key = (shard, f"{field.name}/{kind}")
+        with self._lock:
+            array = self._arrays.get(key)
+            if array is not None:
+                self._arrays.move_to_end(key)
+                return array
+        entries = self.snapshot.entries
+        rows = int(entries.rows[shard])
+        if kind == "offsets":
+            place, metadata = offsets_key(field), offsets_metadata(rows)
+        else:
+            bases = self._bases(field, kind)
+            length = int(bases[shard + 1] - bases[shard])
+            place, metadata = data_key(field), data_metadata(field, length)
+        prefix = attempt_prefix(entries.shard[shard], entries.attempt[shard])
+        array = self.storage.open_array(prefix + place, metadata, write=False)
+        with self._lock:
+            self._arrays[key] = array
+            while len(self._arrays) > OPEN_ARRAYS:
+                self._arrays.popitem(last=False)
+        return array
+
+    @functools.cached_property
+    def _source_lists(self) -> dict[int, list[str]]:
+        return {}
+
+    def _sources(self, shard: int) -> list[str]:
+        if shard not in self._source_lists:
+            entries = self.snapshot.entries
+            details = read_details(self.storage, entries.shard[shard], entries.attempt[shard])
+            self._source_lists[shard] = details["sources"]
+        return self._source_lists[shard]
+
+
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """Ranges cut at shard borders: positions [starts, stops) of one shard's array each."""
+
+    shards: np.ndarray
+    starts: np.ndarray
+    stops: np.ndarray
+
+
+def join(starts: np.ndarray, lengths: np.ndarray, gap: int) -> tuple[np.ndarray, np.ndarray]:
+    """Disjoint, sorted ranges that cover all given ones; those closer than `gap` become one.
+
+    Returns:
+        (starts, stops), int64 each. Empty ranges are covered only by chance.
+    """
+    filled = lengths > 0
+    order = np.argsort(starts[filled], kind="stable")
+    low = starts[filled][order]
+    high = (starts[filled] + lengths[filled])[order]
+    if len(low) == 0:
+        return np.zeros(1, np.int64), np.zeros(1, np.int64)
+    reach = np.maximum.accumulate(high)
+    opens = np.flatnonzero(np.concatenate([[True], low[1:] > reach[:-1] + gap]))
+    return low[opens], reach[np.concatenate([opens[1:] - 1, [len(low) - 1]])]
+
+
+def cut(starts: np.ndarray, stops: np.ndarray, bases: np.ndarray) -> Cuts:
+    """Cut disjoint, sorted ranges at the borders of shards that begin at `bases`.
+
+    Args:
+        bases: int64 of shape (shards + 1,), from 0; empty shards get no cut.
+    """
+    starts, stops = starts[stops > starts], stops[stops > starts]
+    borders = np.unique(bases[1:-1])
+    which = np.searchsorted(starts, borders, side="right") - 1
+    if len(starts):
+        borders = borders[(which >= 0) & (borders > starts[which]) & (borders < stops[which])]
+    else:
+        borders = borders[:0]
+    low = np.sort(np.concatenate([starts, borders]))
+    high = np.sort(np.concatenate([stops, borders]))
+    shards = np.searchsorted(bases, low, side="right") - 1
+    return Cuts(shards, low - bases[shards], high - bases[shards])
+
+
+def check_indices(indices: Sequence[int] | np.ndarray, size: int) -> np.ndarray:
+    """Indices as int64 in [0, size); negative ones count from the end.
+
+    Raises:
+        TypeError: they are not integers.
+        IndexError: one is outside.
+    """
+    array = np.asarray(indices)
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise TypeError(
+            f"indices must be one-dimensional integers, got {array.dtype} {array.shape}"
+        )
+    outside = (array < -size) | (array >= size) if array.dtype.kind == "i" else array >= size
+    if outside.any():
+        raise IndexError(f"row {array[np.argmax(outside)]} is outside the {size} rows")
+    array = array.astype(np.int64)
+    return np.where(array < 0, array + size, array)
+
+
+def open(path: str | os.PathLike[str], version: int | None = None) -> Cache:
+    """Open a cache, pinned to one version of its ledger.
+
+    Args:
+        path: a local path, or a file://, gs:// or s3:// URL.
+        version: the version to read; None for the newest.
+
+    Raises:
+        CacheNotFound: there is no cache, or no such version.
+    """
+    return Cache(Storage.at(path), version)

@@ -1,0 +1,411 @@
+"""Ledger: the numbered commits that alone say what a cache holds.
+
+Commit n is the object ``_ledger/<n as 20 digits>.json``, created once by put-if-absent and never
+rewritten. A snapshot is the state after one commit. Finding the newest commit takes a hint and a
+few reads, never a listing; opening a snapshot takes the newest commit, its checkpoint and the
+commits since.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cachelib.canonical import digest_of, seal, unseal
+from cachelib.digest import EMPTY, Digest, fold
+from cachelib.errors import CacheNotFound, CorruptData, IncompatibleCache
+from cachelib.ragged import offsets_of
+from cachelib.schema import Schema
+from cachelib.shard import Manifest
+from cachelib.storage import Storage
+
+FORMAT = 1
+"""Version of the on-disk format that this code writes."""
+
+SEGMENT_ENTRIES = 8192
+"""Entries in one segment of a checkpoint, at most."""
+
+CHECKPOINT_EVERY = 64
+"""Commits from one checkpoint to the next."""
+
+OPERATIONS = ("create", "append", "finish")
+
+
+def commit_key(version: int) -> str:
+    return f"_ledger/{version:020d}.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Shards in row order, as columns.
+
+    Attributes:
+        shard, attempt: ids, one a shard.
+        rows: int64 of shape (shards,).
+        elements: int64 of shape (shards,) for each field that has offsets.
+        digests: content digests, as text.
+    """
+
+    shard: tuple[str, ...] = ()
+    attempt: tuple[str, ...] = ()
+    rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    elements: dict[str, np.ndarray] = field(default_factory=dict)
+    digests: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.shard)
+
+    @classmethod
+    def of(cls, manifests: Sequence[Manifest], fields: Sequence[str]) -> Entries:
+        """The entries of manifests, in the order given; `fields` are those with offsets."""
+        return cls(
+            tuple(m.shard for m in manifests),
+            tuple(m.attempt for m in manifests),
+            np.array([m.rows for m in manifests], np.int64),
+            {f: np.array([m.elements.get(f, 0) for m in manifests], np.int64) for f in fields},
+            tuple(m.digest for m in manifests),
+        )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Entries]) -> Entries:
+        """All entries of the parts, in order."""
+        parts = [part for part in parts if len(part)]
+        if not parts:
+            return cls()
+        return cls(
+            sum((part.shard for part in parts), ()),
+            sum((part.attempt for part in parts), ()),
+            np.concatenate([part.rows for part in parts]),
+            {f: np.concatenate([part.elements[f] for part in parts]) for f in parts[0].elements},
+            sum((part.digests for part in parts), ()),
+        )
+
+    def slice(self, start: int, stop: int) -> Entries:
+        """Entries [start, stop)."""
+        return Entries(
+            self.shard[start:stop],
+            self.attempt[start:stop],
+            self.rows[start:stop],
+            {f: counts[start:stop] for f, counts in self.elements.items()},
+            self.digests[start:stop],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "shard": list(self.shard),
+            "attempt": list(self.attempt),
+            "rows": self.rows.tolist(),
+            "elements": {f: counts.tolist() for f, counts in self.elements.items()},
+            "digest": list(self.digests),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Entries:
+        return cls(
+            tuple(value["shard"]),
+            tuple(value["attempt"]),
+            np.array(value["rows"], np.int64),
+            {f: np.array(counts, np.int64) for f, counts in value["elements"].items()},
+            tuple(value["digest"]),
+        )
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One step of a cache: a pure function of plan, parent and adopted manifests.
+
+    Attributes:
+        version: number of the commit, from 0.
+        parent: digest of the commit before, "" for the first.
+        operation: one of `OPERATIONS`.
+        task: which plan and wave it carries out, for the one who made the plan.
+        schema, identity: the fields, and how rows are made from sources.
+        row_base: rows of the cache before this commit; its entries follow on.
+        entries: shards added.
+        coverage: digest of the object that says which sources were taken in, or None.
+        records, rejects, counts: what was read for this commit.
+        totals: after this commit: {"rows", "elements": {field: n}, "digest", "shards"}.
+        seals: whether an era ends with this commit.
+        finished: whether the cache is complete.
+        base: the checkpoint that stands for the commits up to its version, or None.
+    """
+
+    version: int
+    parent: str
+    operation: str
+    task: dict[str, Any]
+    schema: Schema
+    identity: dict[str, Any]
+    row_base: int
+    entries: Entries
+    coverage: str | None
+    records: int
+    rejects: dict[str, int]
+    counts: dict[str, int]
+    totals: dict[str, Any]
+    seals: bool
+    finished: bool
+    base: dict[str, Any] | None
+
+    def __post_init__(self) -> None:
+        if self.operation not in OPERATIONS:
+            raise ValueError(f"operation {self.operation!r} is none of {OPERATIONS}")
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **vars(self),
+            "format": FORMAT,
+            "schema": self.schema.to_json(),
+            "entries": self.entries.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str) -> Commit:
+        """A commit from its stored JSON.
+
+        Raises:
+            IncompatibleCache: it was written in a newer format.
+        """
+        if value.get("format") != FORMAT:
+            raise IncompatibleCache(
+                f"{where} is in format {value.get('format')}, this Forebay reads format {FORMAT}: "
+                "upgrade Forebay to read it"
+            )
+        rest = {key: v for key, v in value.items() if key != "format"}
+        return cls(
+            **{
+                **rest,
+                "schema": Schema.from_json(value["schema"]),
+                "entries": Entries.from_json(value["entries"]),
+            }
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What a cache holds after one commit.
+
+    Attributes:
+        commit: the commit.
+        entries: all live shards in row order.
+        row_bases: int64 of shape (shards + 1,): global row index at which each shard begins.
+        element_bases: the same for the elements of each field that has offsets.
+    """
+
+    commit: Commit
+    entries: Entries
+    row_bases: np.ndarray
+    element_bases: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, commit: Commit, entries: Entries) -> Snapshot:
+        return cls(
+            commit,
+            entries,
+            offsets_of(entries.rows),
+            {f: offsets_of(counts) for f, counts in entries.elements.items()},
+        )
+
+    @property
+    def version(self) -> int:
+        return self.commit.version
+
+    @property
+    def rows(self) -> int:
+        return int(self.row_bases[-1])
+
+    @property
+    def digest(self) -> Digest:
+        """The content digest of all rows."""
+        return Digest.parse(self.commit.totals["digest"])
+
+
+class Ledger:
+    """The commits of the cache at a storage."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    def head(self) -> int | None:
+        """The newest version, or None where there is no cache; by the hint and galloping reads."""
+        hint = self.storage.read("_ledger/head")
+        low = int(hint) if hint is not None and hint.isdigit() else 0
+        if not self._exists(low):
+            if low == 0 or not self._exists(0):
+                return None
+            low = 0
+        step = 1
+        while self._exists(low + step):
+            low += step
+            step *= 2
+        high = low + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._exists(middle) else (low, middle)
+        return low
+
+    def _exists(self, version: int) -> bool:
+        return self.storage.read(commit_key(version)) is not None
+
+    def commit(self, version: int) -> Commit:
+        """One commit.
+
+        Raises:
+            CacheNotFound: there is none of that version.
+        """
+        return self.commits(version, version + 1)[0]
+
+    def commits(self, start: int, stop: int) -> list[Commit]:
+        """The commits [start, stop), read concurrently, each checked to follow from the one before.
+
+        Raises:
+            CacheNotFound: one is not there.
+            CorruptData: one is damaged, or does not name the one before it as its parent.
+        """
+        keys = [commit_key(version) for version in range(start, stop)]
+        found = []
+        for key, data in zip(keys, self.storage.read_many(keys), strict=True):
+            where = self.storage.where(key)
+            if data is None:
+                raise CacheNotFound(f"{where}: there is no such version of the cache")
+            found.append(Commit.from_json(unseal(data, where), where))
+        for before, after in itertools.pairwise(found):
+            if after.parent != before.digest:
+                raise CorruptData(
+                    f"{self.storage.where(commit_key(after.version))} names parent {after.parent}, "
+                    f"but commit {before.version} has digest {before.digest}"
+                )
+        return found
+
+    def snapshot(self, version: int | None = None) -> Snapshot:
+        """The state after a version, or after the newest.
+
+        Raises:
+            CacheNotFound: there is no cache, or no such version.
+        """
+        if version is None:
+            version = self.head()
+            if version is None:
+                raise CacheNotFound(
+                    f"{self.storage.url}: there is no cache here (no {commit_key(0)})"
+                )
+        commit = self.commit(version)
+        first = 0 if commit.base is None else commit.base["version"] + 1
+        segments = [] if commit.base is None else self._segments(commit.base["segments"])
+        since = self.commits(first, version + 1)
+        entries = Entries.concatenate([*segments, *(c.entries for c in since)])
+        return Snapshot.of(commit, entries)
+
+    def _segments(self, names: Sequence[str]) -> list[Entries]:
+        return [Entries.from_json(value) for value in self._checkpointed(names)]
+
+    def _checkpointed(self, names: Sequence[str]) -> list[Any]:
+        keys = [f"_ledger/checkpoint/{name}.json" for name in names]
+        values = []
+        for key, data in zip(keys, self.storage.read_many(keys), strict=True):
+            if data is None:
+                raise CorruptData(f"{self.storage.where(key)} is missing, though a commit names it")
+            values.append(unseal(data, self.storage.where(key)))
+        return values
+
+    def put_object(self, value: Any) -> str:
+        """Store an immutable JSON value that commits refer to; returns its name, its digest."""
+        name = digest_of(value)
+        self.storage.put_json(f"_ledger/checkpoint/{name}.json", value)
+        return name
+
+    def append(self, commit: Commit) -> Commit:
+        """Put a commit if there is none of its version; returns the one that is there then."""
+        key = commit_key(commit.version)
+        data = seal(commit.to_json())
+        there = self.storage.put_if_absent(key, data)
+        if there != data:
+            return self.commit(commit.version)
+        self.storage.write("_ledger/head", str(commit.version).encode("ascii"))
+        return commit
+
+    def coverage_deltas(self, snapshot: Snapshot) -> list[Any]:
+        """The coverage objects that add up to a snapshot's coverage, oldest first."""
+        base = snapshot.commit.base
+        first = 0 if base is None else base["version"] + 1
+        commits = self.commits(first, snapshot.version + 1)
+        names = [] if base is None else list(base["coverage"])
+        names += [c.coverage for c in commits if c.coverage is not None]
+        return self._checkpointed(names)
+
+    def checkpoint(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Store a snapshot's entries and coverage as segments; returns a commit's ``base``."""
+        entries, size = snapshot.entries, SEGMENT_ENTRIES
+        return {
+            "version": snapshot.version,
+            "segments": [
+                self.put_object(entries.slice(first, first + size).to_json())
+                for first in range(0, len(entries), size)
+            ],
+            "coverage": [self.put_object(delta) for delta in self.coverage_deltas(snapshot)],
+        }
+
+
+def follow(
+    ledger: Ledger,
+    parent: Snapshot | None,
+    *,
+    operation: str,
+    task: Mapping[str, Any],
+    schema: Schema,
+    identity: Mapping[str, Any],
+    manifests: Sequence[Manifest] = (),
+    coverage: Any = None,
+    seals: bool = False,
+    finished: bool = False,
+) -> Commit:
+    """The commit that adds manifests, in the order given, after a parent; it is not put yet."""
+    fields = [f.name for f in schema.fields if f.ragged and f.like is None]
+    entries = Entries.of(manifests, fields)
+    version = 0 if parent is None else parent.version + 1
+    before = EMPTY if parent is None else parent.digest
+    rows = 0 if parent is None else parent.rows
+    old = {f: 0 if parent is None else int(parent.element_bases[f][-1]) for f in fields}
+    base = None if parent is None else parent.commit.base
+    if parent is not None and version % CHECKPOINT_EVERY == 0:
+        base = ledger.checkpoint(parent)
+    return Commit(
+        version=version,
+        parent="" if parent is None else parent.commit.digest,
+        operation=operation,
+        task=dict(task),
+        schema=schema,
+        identity=dict(identity),
+        row_base=rows,
+        entries=entries,
+        coverage=None if coverage is None else ledger.put_object(coverage),
+        records=sum(m.records for m in manifests),
+        rejects=add_counts(m.rejects for m in manifests),
+        counts=add_counts(m.counts for m in manifests),
+        totals={
+            "rows": rows + int(entries.rows.sum()),
+            "elements": {f: old[f] + int(entries.elements[f].sum()) for f in fields},
+            "digest": str(fold([before, *(Digest.parse(m.digest) for m in manifests)])),
+            "shards": (0 if parent is None else len(parent.entries)) + len(entries),
+        },
+        seals=seals,
+        finished=finished,
+        base=base,
+    )
+
+
+def add_counts(counts: Any) -> dict[str, int]:
+    """The sums of several {name: count}, by sorted name."""
+    total: dict[str, int] = {}
+    for each in counts:
+        for name, count in each.items():
+            total[name] = total.get(name, 0) + count
+    return dict(sorted(total.items()))
