@@ -1,0 +1,62 @@
+"""Fingerprints: the facts that an order depends on, small enough to travel in a loader's state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cachelib.canonical import canonical, digest_of
+
+Fingerprint = dict[str, Any]
+
+LARGEST = 640
+"""Bytes of JSON above which the parts of a fingerprint become one digest."""
+
+_LONGEST_VALUE = 40
+
+
+def fingerprint(description: Mapping[str, Any]) -> Fingerprint:
+    """The parts of a description, each under a name such as ``shuffle.seed``.
+
+    Args:
+        description: JSON with ``kind``, facts, and the description of what lies below as ``of``.
+
+    Returns:
+        Short facts as they are, others as the first 16 digits of their digest after a "#"; one
+        digest named ``order`` where all together would be too long.
+    """
+    parts: Fingerprint = {}
+    kinds: list[str] = []
+    link: Mapping[str, Any] | None = description
+    while link is not None:
+        kinds.append(link["kind"])
+        nth = kinds.count(link["kind"])
+        name = link["kind"] if nth == 1 else f"{link['kind']}{nth}"
+        for fact, value in link.items():
+            if fact not in ("kind", "of"):
+                parts[f"{name}.{fact}"] = _short(value)
+        link = link.get("of")
+    return parts if len(canonical(parts)) <= LARGEST else {"order": _digest(parts)}
+
+
+def differences(saved: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """What differs between two fingerprints, one line a part; empty if they are the same."""
+    lines = []
+    for name in [*here, *(name for name in saved if name not in here)]:
+        if name not in saved:
+            lines.append(f"{name} is {here[name]!r} here and missing in the state")
+        elif name not in here:
+            lines.append(f"{name} is {saved[name]!r} in the state and missing here")
+        elif saved[name] != here[name]:
+            lines.append(f"{name} is {saved[name]!r} in the state, but {here[name]!r} here")
+    return lines
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, (dict, list)) or len(canonical(value)) > _LONGEST_VALUE:
+        return _digest(value)
+    return value
+
+
+def _digest(value: Any) -> str:
+    return "#" + digest_of(value)[:16]

@@ -1,0 +1,64 @@
+"""Indices as callers give them: any integers, counted from either end."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import SupportsIndex
+
+import numpy as np
+
+LARGEST = np.iinfo(np.int64).max
+
+
+def as_indices(indices: Iterable[SupportsIndex] | np.ndarray, size: int | None) -> np.ndarray:
+    """Indices into ``size`` things as int64 of shape (n,), negative ones counted from the end.
+
+    Args:
+        indices: a one-dimensional array of any integer type, or an iterable of integers.
+        size: how many there are; None for endless, which has no end to count from.
+
+    Raises:
+        TypeError: bools, floats, or anything else that is no integer.
+        IndexError: an index outside [-size, size).
+    """
+    array = indices if isinstance(indices, np.ndarray) else _array_of(indices, size)
+    if array.ndim != 1:
+        raise TypeError(f"indices must be one-dimensional, got shape {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"indices must be integers, got {array.dtype}")
+    if len(array) == 0:
+        return np.empty(0, np.int64)
+    first, last = (0, LARGEST) if size is None else (-size, size - 1)
+    low, high = int(array.min()), int(array.max())
+    for index in (low, high):
+        if not first <= index <= last:
+            raise outside(index, size)
+    result = array.astype(np.int64, copy=False)
+    return np.where(result < 0, result + np.int64(size or 0), result) if low < 0 else result
+
+
+def outside(index: int, size: int | None) -> IndexError:
+    """The error for an index that is not there."""
+    if size is None:
+        return IndexError(f"index {index} is outside an endless dataset: use 0 to {LARGEST}")
+    return IndexError(f"index {index} is outside the {size} rows")
+
+
+def _array_of(indices: Iterable[SupportsIndex], size: int | None) -> np.ndarray:
+    # One by one, since numpy makes a list of mixed integer types floats, and of bools and
+    # integers integers.
+    if isinstance(indices, (str, bytes)) or not isinstance(indices, Iterable):
+        raise TypeError(f"indices must be a sequence of integers, got {indices!r}")
+    exact = []
+    for index in indices:
+        if isinstance(index, bool):
+            raise TypeError(f"indices must be integers, got {index!r}")
+        try:
+            exact.append(operator.index(index))
+        except TypeError:
+            raise TypeError(f"indices must be integers, got {index!r}") from None
+    for index in exact:
+        if not -LARGEST <= index <= LARGEST:
+            raise outside(index, size)
+    return np.array(exact, np.int64)

@@ -1,0 +1,40 @@
+"""Keys from seeds: everything random in an order is a hash of what the user named."""
+
+from __future__ import annotations
+
+import operator
+from hashlib import blake2b
+from typing import SupportsIndex
+
+from cachelib.canonical import canonical
+
+
+def derive(label: str, *parts: int | str) -> bytes:
+    """A 32-byte key for one purpose, unrelated to that of any other label and parts.
+
+    The key is blake2b-256, personalised with ``forebay.order``, of the canonical JSON of the array
+    ``[label, *parts]``, an encoding in which different inputs never meet.
+    """
+    encoded = canonical([label, *parts])
+    return blake2b(encoded, digest_size=32, person=b"forebay.order").digest()
+
+
+def as_seed(seed: SupportsIndex) -> int:
+    """Any integer as a seed; TypeError for what is not one (a bool, a float, None)."""
+    if isinstance(seed, bool):
+        raise TypeError(f"a seed is an integer, got {seed!r}")
+    try:
+        return operator.index(seed)
+    except TypeError:
+        raise TypeError(f"a seed is an integer, got {seed!r}") from None
+
+
+def of_epoch(seed: int, epoch: int) -> int:
+    """The seed that takes the place of ``seed`` in an epoch.
+
+    Epoch 0 keeps the seed, so that a single pass is the first epoch of a repeated one. Later
+    epochs get 64 bits of a hash of both: seed 7 in epoch 1 is not seed 8 in epoch 0.
+    """
+    if epoch == 0:
+        return seed
+    return int.from_bytes(derive("epoch", seed, epoch)[:8], "little")
