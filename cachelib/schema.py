@@ -16,7 +16,7 @@ CHUNK_BYTES = 16 << 10
 CHUNKS_PER_OBJECT = 1024
 """Inner chunks in an outer chunk, which is one stored object (16 MiB before compression)."""
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(/[A-Za-z][A-Za-z0-9_]*)*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)*")
 _DTYPES = frozenset(
     f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 ) | {"float16", "float32", "float64", "bool"}  # fmt: skip
@@ -47,8 +47,8 @@ class Field:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(
-                f"field name {self.name!r}: use letters, digits and '_', nested by '/', "
-                "beginning with a letter"
+                f"field name {self.name!r}: use letters, digits, ".", "-" and _', nested by '/', "
+                "beginning with a letter or digit"
             )
         if self.dtype not in _DTYPES:
             raise ValueError(f"field {self.name!r}: dtype {self.dtype!r} is not stored")

@@ -19,7 +19,7 @@ from cachelib.canonical import canonical, seal
 from cachelib.digest import Digest, digest_rows, fold
 from cachelib.errors import CorruptData
 from cachelib.ragged import Ragged
-from cachelib.schema import CHUNKS_PER_OBJECT, SOURCE, Field, Schema
+from cachelib.schema import CHUNKS_PER_OBJECT, Field, Schema
 from cachelib.storage import Storage
 
 OFFSETS_CHUNK = 2048
@@ -297,17 +297,21 @@ class ShardWriter:
         for writer in self._offsets.values():
             writer.append(np.zeros(1, np.int64))
 
+    def source(self, name: str) -> int:
+        """The index by which rows refer to a source, given out in the order of asking."""
+        return self._sources.setdefault(name, len(self._sources))
+
     def append(
         self,
         columns: Mapping[str, np.ndarray | Ragged],
-        source: str,
+        sources: np.ndarray,
         positions: np.ndarray,
     ) -> None:
-        """Append rows of one source.
+        """Append rows.
 
         Args:
             columns: one column a field of the schema, all of the same number of rows.
-            source: the name of the source that the rows came from.
+            sources: uint32 of shape (rows,), indices from `source`.
             positions: int64 of shape (rows,), where each row began in its source.
 
         Raises:
@@ -326,8 +330,7 @@ class ShardWriter:
                 self._data[f.name].append(column.values)
             else:
                 self._data[f.name].append(column)
-        index = self._sources.setdefault(source, len(self._sources))
-        self._data["_source"].append(np.full(len(positions), index, SOURCE.dtype))
+        self._data["_source"].append(sources)
         self._data["_position"].append(positions)
         self.rows += len(positions)
 

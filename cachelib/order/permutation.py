@@ -57,6 +57,7 @@ class Permutation:
 
         Raises:
             IndexError: a position is outside [0, size).
+            TypeError: positions are not integers.
         """
         positions = self._checked(positions)
         if self.size <= TABLE_LIMIT:
@@ -71,6 +72,8 @@ class Permutation:
         return self._walk(images, self._decrypt)
 
     def _checked(self, indices: np.ndarray) -> np.ndarray:
+        if indices.dtype.kind not in "iu":
+            raise TypeError(f"indices must be integers, got {indices.dtype}")
         if indices.size:
             low, high = int(indices.min()), int(indices.max())
             if low < 0 or high >= self.size:

@@ -1,0 +1,172 @@
+"""Commit: one wave of a plan becomes one commit of the ledger, whoever carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cachelib.errors import BuildFailed, LedgerConflict
+from cachelib.ledger import Commit, Ledger, Snapshot, add_counts, follow
+from cachelib.shard import Manifest, read_rejects
+from cachelib.storage import Storage
+from pipelines import coverage
+from pipelines.plan import Plan
+
+REJECTS_JUDGED_FROM = 10_000
+"""Records of a plan from which on its rate of rejects is looked at before its end."""
+
+REDONE_PARTS = 3
+"""Parts that an audit may find tokenized wrongly before the build is stopped."""
+
+
+def commits_of(ledger: Ledger, plan: Plan, name: str) -> tuple[Snapshot | None, list[Commit]]:
+    """The newest snapshot, and the commits that carry out a plan, by wave.
+
+    Raises:
+        LedgerConflict: the ledger went on from the plan's parent by another plan.
+    """
+    head = ledger.head()
+    if head is None or head < plan.parent_version:
+        if plan.parent:
+            raise LedgerConflict(
+                f"{ledger.storage.url}: plan {name} follows commit {plan.parent_version}, "
+                f"but the newest is {head}"
+            )
+        return None, []
+    if plan.parent and ledger.commit(plan.parent_version).digest != plan.parent:
+        raise LedgerConflict(
+            f"{ledger.storage.url}: commit {plan.parent_version} is not the one plan {name} follows"
+        )
+    own = []
+    for commit in ledger.commits(plan.parent_version + 1, head + 1):
+        if commit.task.get("plan") == name:
+            own.append(commit)
+        elif commit.operation in ("create", "append"):
+            raise LedgerConflict(
+                f"{ledger.storage.url}: commit {commit.version} was made by another build (plan "
+                f"{commit.task.get('plan')}) after plan {name} was made. Nothing is damaged; build "
+                "again to add what is still missing"
+            )
+    return ledger.snapshot(head), own
+
+
+def commit_wave(
+    storage: Storage, plan: Plan, name: str, wave: int, manifests: Sequence[Manifest]
+) -> Commit:
+    """Commit a wave's manifests, in order; does nothing where that is done already.
+
+    Raises:
+        BuildFailed: too many rejects, no row at all, or too many parts failed their audit.
+        LedgerConflict: another plan took the ledger further, or this plan did differently.
+    """
+    ledger = Ledger(storage)
+    versions = {source.name: source.version for source in plan.sources}
+    covers = [cover for manifest in manifests for cover in manifest.covers]
+    delta = coverage.delta(covers, versions)
+    while True:
+        parent, own = commits_of(ledger, plan, name)
+        if len(own) > wave:
+            return own[wave]
+        if len(own) < wave:
+            raise LedgerConflict(f"wave {wave} of plan {name} comes after only {len(own)} waves")
+        last = wave == plan.wave_count - 1
+        check_rejects(storage, plan, own, manifests, last)
+        check_audits(own, manifests)
+        rows = sum(manifest.rows for manifest in manifests)
+        if last and rows + (0 if parent is None else parent.rows) == 0:
+            raise BuildFailed(_no_rows(manifests))
+        commit = follow(
+            ledger,
+            parent,
+            operation="create" if parent is None else "append",
+            task={"plan": name, "wave": wave, "waves": plan.wave_count},
+            schema=plan.schema,
+            identity=plan.identity,
+            manifests=manifests,
+            coverage=delta,
+        )
+        there = ledger.append(commit)
+        if there.digest == commit.digest:
+            return there
+
+
+def finish(storage: Storage) -> Commit:
+    """Mark a cache complete; does nothing where it is."""
+    ledger = Ledger(storage)
+    while True:
+        parent = ledger.snapshot()
+        if parent.commit.finished:
+            return parent.commit
+        commit = follow(
+            ledger,
+            parent,
+            operation="finish",
+            task={},
+            schema=parent.commit.schema,
+            identity=parent.commit.identity,
+            seals=True,
+            finished=True,
+        )
+        if ledger.append(commit).digest == commit.digest:
+            return commit
+
+
+def check_rejects(
+    storage: Storage,
+    plan: Plan,
+    before: Sequence[Commit],
+    manifests: Sequence[Manifest],
+    last: bool,
+) -> None:
+    """Stop a build whose share of rejects, over the whole plan so far, is too large.
+
+    Raises:
+        BuildFailed: with the most frequent reasons and an example of each.
+    """
+    records = sum(c.records for c in before) + sum(m.records for m in manifests)
+    reasons = add_counts([*(c.rejects for c in before), *(m.rejects for m in manifests)])
+    rejects = sum(reasons.values())
+    if records == 0 or not (last or records >= REJECTS_JUDGED_FROM):
+        return
+    if rejects > plan.max_reject_rate * records:
+        raise BuildFailed(
+            f"{rejects} of {records} records were rejected ({rejects / records:.2%}), more than "
+            f"max_reject_rate {plan.max_reject_rate:.2%}. Nothing more was committed. "
+            f"Most frequent:\n{_examples(storage, manifests, reasons)}\n"
+            "Mend the sources or the options, or allow more with max_reject_rate"
+        )
+
+
+def _examples(storage: Storage, manifests: Sequence[Manifest], reasons: Mapping[str, int]) -> str:
+    lines = []
+    for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:5]:
+        line = f"  {count} x {reason}"
+        having = next((m for m in manifests if reason in m.rejects), None)
+        if having is not None:
+            for reject in read_rejects(storage, having.shard, having.attempt):
+                if reject["reason"] == reason:
+                    line += f", first at {reject['source']}:{reject['position']}: "
+                    line += f"{reject['excerpt'][:80]!r}"
+                    break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def check_audits(before: Sequence[Commit], manifests: Sequence[Manifest]) -> None:
+    """Stop a build whose fast tokenizer engine was found wrong too often.
+
+    Raises:
+        BuildFailed: naming how many parts were written again.
+    """
+    redone = sum(item.counts.get("redone", 0) for item in (*before, *manifests))
+    if redone >= REDONE_PARTS:
+        raise BuildFailed(
+            f"the fast tokenizer engine differed from the exact one in {redone} parts, which were "
+            "written again with the exact engine. Build with engine=hf, and please report it"
+        )
+
+
+def _no_rows(manifests: Sequence[Manifest]) -> str:
+    sources = sorted({cover.source for manifest in manifests for cover in manifest.covers})
+    rejects = add_counts(manifest.rejects for manifest in manifests)
+    found = f"{len(sources)} sources ({', '.join(sources[:3])}{', ...' if sources[3:] else ''})"
+    return f"{found} gave no row at all; rejects: {rejects or 'none'}. Nothing was committed"

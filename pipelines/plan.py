@@ -1,0 +1,286 @@
+"""Plan: what a build sets out to do, from sources and coverage to splits and waves. Pure.
+
+A split is a run of pieces, each a range of one source: one piece of a large file, or many small
+files. Waves are runs of splits; the first is one split, and each is twice the one before, up to a
+limit. A plan is made once, stored under its digest and executed; its digest leaves out where the
+sources lie, so that a moved folder continues the same plan.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cachelib.canonical import digest, digest_of
+from cachelib.errors import SourceChanged
+from cachelib.schema import Schema
+from pipelines.coverage import Coverage
+from pipelines.sources.records import Reading, Source
+
+SPLIT_BYTES = 64 << 20
+"""Decompressed bytes of a split and of a part, about."""
+
+WAVE_SPLITS = 64
+"""Splits' worth of bytes in a wave, at most."""
+
+# Bytes of text that a stored byte stands for, about; only splits' and waves' sizes rest on it.
+_EXPANSION = {"gz": 4.0, "zst": 4.0, "bz2": 5.0, "xz": 6.0, "parquet": 2.5}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Positions [start, stop) of one source; a stop of None is the source's end.
+
+    Attributes:
+        source: index into the plan's sources.
+    """
+
+    source: int
+    start: int
+    stop: int | None
+
+
+@dataclass(frozen=True)
+class Split:
+    """One unit of work: pieces read one after another.
+
+    Attributes:
+        pieces: at least one.
+        size: bytes of text, about.
+    """
+
+    pieces: tuple[Piece, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A stored plan.
+
+    Attributes:
+        parent: digest of the commit that the plan follows, "" where there is no cache yet.
+        parent_version: that commit's version, -1 where there is none.
+        schema, identity: of the rows.
+        reading: how records become text.
+        tokenizer: the prepared tokenizer, as JSON.
+        sources: the files to read.
+        splits: the work, in source order.
+        waves: splits [waves[w], waves[w + 1]) are wave w.
+        split_bytes: decompressed bytes at which parts are cut.
+        max_reject_rate: share of records that may be rejected.
+    """
+
+    parent: str
+    parent_version: int
+    schema: Schema
+    identity: dict[str, Any]
+    reading: Reading
+    tokenizer: dict[str, Any]
+    sources: tuple[Source, ...]
+    splits: tuple[Split, ...]
+    waves: tuple[int, ...]
+    split_bytes: int
+    max_reject_rate: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "parent": self.parent,
+            "parent_version": self.parent_version,
+            "schema": self.schema.to_json(),
+            "identity": self.identity,
+            "reading": self.reading.to_json(),
+            "tokenizer": self.tokenizer,
+            "sources": [source.to_json() for source in self.sources],
+            "splits": [
+                [split.size, [[p.source, p.start, p.stop] for p in split.pieces]]
+                for split in self.splits
+            ],
+            "waves": list(self.waves),
+            "split_bytes": self.split_bytes,
+            "max_reject_rate": self.max_reject_rate,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Plan:
+        return cls(
+            parent=value["parent"],
+            parent_version=value["parent_version"],
+            schema=Schema.from_json(value["schema"]),
+            identity=dict(value["identity"]),
+            reading=Reading.from_json(value["reading"]),
+            tokenizer=dict(value["tokenizer"]),
+            sources=tuple(Source.from_json(source) for source in value["sources"]),
+            splits=tuple(
+                Split(tuple(Piece(*piece) for piece in pieces), size)
+                for size, pieces in value["splits"]
+            ),
+            waves=tuple(value["waves"]),
+            split_bytes=value["split_bytes"],
+            max_reject_rate=value["max_reject_rate"],
+        )
+
+    @property
+    def name(self) -> str:
+        """The plan's digest; computed anew at every call."""
+        return digest_of(self.to_json())
+
+    @property
+    def size(self) -> int:
+        """Bytes of text to read, about."""
+        return sum(split.size for split in self.splits)
+
+    def wave(self, number: int) -> range:
+        """The splits of a wave."""
+        return range(self.waves[number], self.waves[number + 1])
+
+    @property
+    def wave_count(self) -> int:
+        return len(self.waves) - 1
+
+
+def shard_id(plan: str, split: int, part: int) -> str:
+    """The id of one part's shard: a digest, good for reuse within one plan only."""
+    return digest(f"{plan}/{split}/{part}".encode("ascii"))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be read, found by `remaining`.
+
+    Attributes:
+        pieces: in source order.
+        reused: number of sources that are taken in already, wholly.
+        changed: names of sources that changed since they were taken in.
+    """
+
+    pieces: tuple[Piece, ...]
+    reused: int
+    changed: tuple[str, ...]
+
+
+def remaining(sources: Sequence[Source], coverage: Coverage) -> Work:
+    """What of the sources the coverage lacks."""
+    pieces: list[Piece] = []
+    reused = 0
+    changed = []
+    for index, source in enumerate(sources):
+        taken = coverage.get(source.name)
+        if taken is None:
+            pieces.append(Piece(index, 0, source.extent))
+        elif taken.version != source.version:
+            changed.append(source.name)
+        else:
+            missing = taken.missing(source.extent)
+            pieces += [Piece(index, start, stop) for start, stop in missing]
+            reused += not missing
+    return Work(tuple(pieces), reused, tuple(changed))
+
+
+def check_unchanged(work: Work, sources: Sequence[Source], coverage: Coverage) -> None:
+    """Refuse sources that are no longer what was taken in.
+
+    Raises:
+        SourceChanged: naming the first few.
+    """
+    if not work.changed:
+        return
+    by_name = {source.name: source for source in sources}
+    name = work.changed[0]
+    more = f" (and {len(work.changed) - 1} more)" if len(work.changed) > 1 else ""
+    raise SourceChanged(
+        f"source {name!r}{more} was taken in with content {coverage[name].version} and is now "
+        f"{by_name[name].version} ({by_name[name].path}). Rows of the old content stay in the "
+        "cache. If this is another file, give its input a name (NAME=PATTERN); if it was edited, "
+        "restore it or build a new cache; changed=skip leaves it out"
+    )
+
+
+def bytes_of(source: Source, start: int, stop: int | None) -> int:
+    """Bytes of text in a range of a source, about."""
+    kind = source.compression or source.format
+    whole = source.size * _EXPANSION.get(kind, 1.0)
+    if source.extent is None:
+        return max(0, int(whole) - start)
+    end = source.extent if stop is None else stop
+    return int(whole * (end - start) / max(1, source.extent))
+
+
+def part_unit(source: Source, split_bytes: int) -> int:
+    """Positions of a source at whose multiples a part ends.
+
+    Bytes where positions are bytes; rows of about that many bytes where they are rows.
+    """
+    if source.format in ("parquet", "arrow") and source.extent:
+        return max(1, split_bytes * source.extent // max(1, bytes_of(source, 0, None)))
+    if source.format in ("csv", "tsv", "json"):
+        return max(1, split_bytes // _ROW_BYTES)
+    return split_bytes
+
+
+_ROW_BYTES = 512  # of a record in a file of which nothing but its size is known
+
+
+def _cut(piece: Piece, source: Source, split_bytes: int) -> Iterator[Piece]:
+    """A piece cut where its source may be cut, into pieces of about a split each."""
+    if piece.stop is None or source.extent is None or source.compression is not None:
+        yield piece
+        return
+    unit = part_unit(source, split_bytes)
+    start = piece.start
+    while start < piece.stop:
+        stop = min(piece.stop, (start // unit + 1) * unit)
+        if source.format in ("parquet", "arrow"):
+            allowed = source.splits_at
+            after = bisect.bisect_left(allowed, stop)
+            stop = allowed[after] if after < len(allowed) else piece.stop
+            stop = min(stop, piece.stop)
+        elif source.format not in ("jsonl", "text-lines"):
+            stop = piece.stop
+        yield Piece(piece.source, start, stop)
+        start = stop
+    if piece.start == piece.stop:
+        yield piece
+
+
+def make_splits(
+    pieces: Iterable[Piece], sources: Sequence[Source], split_bytes: int
+) -> tuple[Split, ...]:
+    """Pieces as splits of about `split_bytes`: large pieces cut, small ones joined, order kept."""
+    splits: list[Split] = []
+    run: list[Piece] = []
+    size = 0
+    for whole in pieces:
+        for piece in _cut(whole, sources[whole.source], split_bytes):
+            more = bytes_of(sources[piece.source], piece.start, piece.stop)
+            if run and size + more > split_bytes:
+                splits.append(Split(tuple(run), size))
+                run, size = [], 0
+            run.append(piece)
+            size += more
+    if run:
+        splits.append(Split(tuple(run), size))
+    return tuple(splits)
+
+
+def make_waves(splits: Sequence[Split], split_bytes: int) -> tuple[int, ...]:
+    """Limits of waves over splits: the first wave is one split, each about twice the one before.
+
+    A remainder smaller than half its wave joins the wave before it.
+    """
+    limits = [0]
+    target = split_bytes
+    size = 0
+    for index, split in enumerate(splits):
+        size += max(1, split.size)
+        if size >= target or index == 0:
+            limits.append(index + 1)
+            target = min(2 * target, WAVE_SPLITS * split_bytes)
+            size = 0
+    if limits[-1] < len(splits):
+        if size < target // 2 and len(limits) > 2:
+            limits[-1] = len(splits)
+        else:
+            limits.append(len(splits))
+    return tuple(limits)

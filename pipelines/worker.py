@@ -1,0 +1,312 @@
+"""Worker: the splits of a plan, read, tokenized and written as shards. No Beam here.
+
+A split becomes one part after another, each a shard that is published before the next is begun.
+Where a part ends depends on positions alone, so that a retry goes on after the last published part
+and makes the same parts as a run that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from cachelib.ragged import Ragged
+from cachelib.shard import Cover, Manifest, ShardWriter, publish, read_manifest
+from cachelib.storage import Storage
+from pipelines import audit
+from pipelines.columns import columns_of
+from pipelines.plan import Piece, Plan, part_unit, shard_id
+from pipelines.readahead import read_ahead
+from pipelines.sources import read, url_of
+from pipelines.sources.records import Records, Source
+from pipelines.tokenization import Encoder
+
+READ_AHEAD = 3
+"""Blocks of records that are read before they are needed."""
+
+BATCH_BYTES = 2 << 20
+"""Bytes of text that are tokenized at once, at least, unless a part ends."""
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """All that the work on a plan's splits needs.
+
+    Attributes:
+        storage: of the cache.
+        plan, name: the plan and its digest.
+        roots: where the plan's sources lie in this run.
+        encoder: of the plan's tokenizer.
+    """
+
+    storage: Storage
+    plan: Plan
+    name: str
+    roots: tuple[str, ...]
+    encoder: Encoder
+
+
+@dataclass(frozen=True)
+class _Published:
+    """A part that an earlier attempt finished."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class _Begin:
+    """A split, or what earlier attempts left of it, begins with a part of this number."""
+
+    split: int
+    part: int
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Records of one piece of the split that was begun."""
+
+    piece: int
+    records: Records
+    ends: bool  # whether these are the last of the piece
+
+
+@dataclass(frozen=True)
+class _End:
+    """The split's last piece is read."""
+
+
+_Event = _Published | _Begin | _Batch | _End
+
+
+def write_splits(work: Workplace, splits: Sequence[int]) -> Iterator[Manifest]:
+    """Write the parts of splits that are not published yet; yields the manifests of all parts.
+
+    While one split is tokenized the next is already being read.
+    """
+    events = read_ahead(_events(work, splits), READ_AHEAD)
+    for event in events:
+        if isinstance(event, _Published):
+            yield event.manifest
+        elif isinstance(event, _Begin):
+            yield from _write_parts(work, event, events)
+
+
+def _events(work: Workplace, splits: Iterable[int]) -> Iterator[_Event]:
+    for split in splits:
+        pieces = work.plan.splits[split].pieces
+        part, at, done = 0, (0, pieces[0].start), False
+        while not done and (manifest := _published(work, split, part)) is not None:
+            yield _Published(manifest)
+            part += 1
+            done = manifest.task["next"] is None
+            if not done:
+                at = tuple(manifest.task["next"])
+        if done:
+            continue
+        yield _Begin(split, part)
+        for index in range(at[0], len(pieces)):
+            piece = pieces[index]
+            start = at[1] if index == at[0] else piece.start
+            yield from _batches(work, index, replace(piece, start=start))
+        yield _End()
+
+
+def _published(work: Workplace, split: int, part: int) -> Manifest | None:
+    return read_manifest(work.storage, shard_id(work.name, split, part))
+
+
+def _batches(work: Workplace, index: int, piece: Piece) -> Iterator[_Batch]:
+    source = work.plan.sources[piece.source]
+    url = url_of(work.roots[source.root], source)
+    before: Records | None = None
+    for records in read(url, source, piece.start, piece.stop, work.plan.reading):
+        if before is not None:
+            yield _Batch(index, before, False)
+        before = records
+    if before is None:
+        before = Records.empty(work.plan.reading, piece.start, piece.stop or piece.start)
+    yield _Batch(index, before, True)
+
+
+def _write_parts(work: Workplace, begin: _Begin, events: Iterator[_Event]) -> Iterator[Manifest]:
+    """The parts of one split, from the events up to its end."""
+    part = _Part(work, begin.split, begin.part)
+    for event in events:
+        if isinstance(event, _End):
+            break
+        assert isinstance(event, _Batch)
+        piece = work.plan.splits[begin.split].pieces[event.piece]
+        source = work.plan.sources[piece.source]
+        unit = part_unit(source, work.plan.split_bytes)
+        for run in _runs(event.records, unit):
+            cell = run.start // unit
+            if _holds(run) and part.ends_before(event.piece, cell):
+                yield part.publish(following=(event.piece, run.start))
+                part = _Part(work, begin.split, part.number + 1)
+            part.add(event.piece, source.name, run, cell)
+        if event.ends:
+            part.close_piece(source, piece)
+    yield part.publish(following=None)
+
+
+def _holds(run: Records) -> bool:
+    """Whether any record begins in a run, rejects included."""
+    return len(run) > 0 or len(run.rejects) > 0
+
+
+def _runs(records: Records, unit: int) -> list[Records]:
+    """Records cut so that each run lies between two multiples of `unit` and begins with a record.
+
+    A first run without any record may precede them.
+    """
+    begins = np.union1d(records.positions, [r.position for r in records.rejects]).astype(np.int64)
+    if len(begins) == 0:
+        return [records]
+    cells = begins // unit
+    firsts = begins[np.concatenate([[True], cells[1:] != cells[:-1]])].tolist()
+    limits = [*firsts, records.stop]
+    if firsts[0] != records.start:
+        limits.insert(0, records.start)
+    if len(limits) == 2:
+        return [records]
+    return [_between(records, start, stop) for start, stop in itertools.pairwise(limits)]
+
+
+def _between(records: Records, start: int, stop: int) -> Records:
+    low, high = np.searchsorted(records.positions, (start, stop))
+    return Records(
+        text=records.text[low:high],
+        keep={name: column[low:high] for name, column in records.keep.items()},
+        positions=records.positions[low:high],
+        rejects=tuple(r for r in records.rejects if start <= r.position < stop),
+        replaced=records.replaced if start == records.start else 0,
+        start=start,
+        stop=stop,
+    )
+
+
+@dataclass
+class _Part:
+    """One part while it is written.
+
+    Attributes:
+        number: of the part in its split.
+        exact: tokenize with the exact engine only.
+    """
+
+    work: Workplace
+    split: int
+    number: int
+    exact: bool = False
+    covers: list[Cover] = field(default_factory=list)
+    _covered: int = -1  # the piece of the last cover
+    _place: tuple[int, int] | None = None  # piece and cell of the last record
+    _waiting: list[tuple[str, Records]] = field(default_factory=list)
+    _waiting_bytes: int = 0
+    _counts: dict[str, int] = field(default_factory=dict)
+    _sample: list[tuple[pa.LargeStringArray, Ragged]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        shard = shard_id(self.work.name, self.split, self.number)
+        self._writer = ShardWriter(self.work.storage, self.work.plan.schema, shard)
+
+    def ends_before(self, piece: int, cell: int) -> bool:
+        """Whether a record of a piece in a cell belongs to the next part."""
+        return self._place is not None and self._place[0] == piece and self._place[1] != cell
+
+    def add(self, piece: int, name: str, records: Records, cell: int) -> None:
+        """Take in a run of a source's records that lie in one cell of one piece."""
+        if _holds(records):
+            self._place = (piece, cell)
+        if self._covered == piece:
+            self.covers[-1] = replace(self.covers[-1], stop=records.stop)
+        else:
+            self._covered = piece
+            self.covers.append(Cover(name, records.start, records.stop, False))
+        for r in records.rejects:
+            self._writer.reject(name, r.position, r.reason, r.detail, r.excerpt)
+        self._count("replaced", records.replaced)
+        if len(records):
+            self._waiting.append((name, records))
+            self._waiting_bytes += records.text.nbytes
+            if self._waiting_bytes >= BATCH_BYTES:
+                self._flush()
+
+    def close_piece(self, source: Source, piece: Piece) -> None:
+        """Note that a piece is read to its end, and whether that is the source's."""
+        ends = piece.stop is None or piece.stop == source.extent
+        self.covers[-1] = replace(self.covers[-1], ends=ends)
+
+    def _count(self, name: str, more: int) -> None:
+        if more:
+            self._counts[name] = self._counts.get(name, 0) + more
+
+    def _flush(self) -> None:
+        """Tokenize and write what waits."""
+        if not self._waiting:
+            return
+        names = [name for name, _ in self._waiting]
+        runs = [records for _, records in self._waiting]
+        self._waiting, self._waiting_bytes = [], 0
+        text = pa.concat_arrays([run.text for run in runs]) if len(runs) > 1 else runs[0].text
+        positions = np.concatenate([run.positions for run in runs])
+        tokens = self.work.encoder.encode(text, exact=self.exact)
+        keep = {name: pa.concat_arrays([run.keep[name] for run in runs]) for name in runs[0].keep}
+        indices = np.array([self._writer.source(name) for name in names], np.uint32)
+        self._writer.append(
+            columns_of(self.work.plan.schema, tokens, keep),
+            np.repeat(indices, [len(run) for run in runs]),
+            positions,
+        )
+        if not self.exact:
+            chosen = np.concatenate([audit.chosen(n, r.positions) for n, r in zip(names, runs)])
+            if chosen.any():
+                rows = np.flatnonzero(chosen)
+                self._sample.append((text.take(pa.array(rows)), tokens.take(rows)))
+
+    def publish(self, following: tuple[int, int] | None) -> Manifest:
+        """Finish the part; where its sample differs from the exact engine, write it anew with that.
+
+        Args:
+            following: piece and position at which the next part begins, None after the last.
+        """
+        self._flush()
+        if self._audit_differs():
+            return self._again(following)
+        manifest = self._writer.finish(
+            covers=self.covers,
+            counts=self._counts,
+            task={
+                "plan": self.work.name,
+                "split": self.split,
+                "part": self.number,
+                "next": None if following is None else list(following),
+            },
+        )
+        return publish(self.work.storage, manifest)
+
+    def _audit_differs(self) -> bool:
+        differing = 0
+        for text, tokens in self._sample:
+            self._count("audited", len(tokens))
+            differing += len(audit.differing(self.work.encoder, text, tokens))
+        self._sample = []
+        return differing > 0
+
+    def _again(self, following: tuple[int, int] | None) -> Manifest:
+        """Write the part again, tokenized with the exact engine only."""
+        again = _Part(self.work, self.split, self.number, exact=True)
+        again._count("redone", 1)
+        sources = {source.name: source for source in self.work.plan.sources}
+        for piece, cover in enumerate(self.covers):
+            source = sources[cover.source]
+            url = url_of(self.work.roots[source.root], source)
+            stop = None if cover.ends and source.extent is None else cover.stop
+            for records in read(url, source, cover.start, stop, self.work.plan.reading):
+                again.add(piece, cover.source, records, 0)
+            again.covers[-1] = cover
+        return again.publish(following)
