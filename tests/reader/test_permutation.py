@@ -1,0 +1,270 @@
+"""The permutation: an exact bijection, and random in the ways that training would notice.
+
+Statistical tests use fixed keys, so they cannot flicker. Limits are those of the binomial (or chi
+square) distribution at ``SIGMAS`` standard deviations, over all comparisons of a test.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachelib.order.permutation import BLOCK, TABLE_LIMIT, Permutation
+from cachelib.order.seeds import derive, of_epoch
+
+SIGMAS = 5.0
+# A few sizes at which indices have structure: powers of two, their neighbours, and a round number.
+SIZES = [1 << 12, (1 << 12) + 1, 1 << 16, (1 << 16) + 1, 100_000, 1 << 17]
+
+
+def permutation(size: int, seed: int = 0, epoch: int = 0) -> Permutation:
+    return Permutation(size, derive("shuffle", of_epoch(seed, epoch)))
+
+
+def images(size: int, seed: int = 0, epoch: int = 0) -> np.ndarray:
+    return permutation(size, seed, epoch).apply(np.arange(size))
+
+
+def assert_binomial(hits: int, trials: int, chance: float) -> None:
+    deviation = math.sqrt(trials * chance * (1 - chance))
+    assert abs(hits - trials * chance) <= SIGMAS * deviation + 1, (hits, trials * chance)
+
+
+def assert_uniform(counts: np.ndarray, expected: float) -> None:
+    """Chi square of counts against one expected value, by its normal approximation."""
+    degrees = counts.size - 1
+    chi = float(((counts - expected) ** 2 / expected).sum())
+    assert abs(chi - degrees) <= SIGMAS * math.sqrt(2 * degrees), (chi, degrees)
+
+
+def assert_bijection(size: int) -> None:
+    order = images(size, seed=size)
+    assert order.dtype == np.int64
+    assert np.array_equal(np.sort(order), np.arange(size)), size
+    assert np.array_equal(permutation(size, size).invert(order), np.arange(size)), size
+
+
+@pytest.mark.parametrize("size", [*range(130), *range(4090, 4110), 4999, 5000])
+def test_is_a_bijection(size):
+    assert_bijection(size)
+
+
+@pytest.mark.slow
+def test_is_a_bijection_for_every_small_size():
+    for size in range(5001):
+        assert_bijection(size)
+
+
+@pytest.mark.parametrize("bits", range(1, 21))
+def test_is_a_bijection_around_powers_of_two(bits):
+    for size in (2**bits - 1, 2**bits, 2**bits + 1):
+        assert_bijection(size)
+
+
+@pytest.mark.parametrize("bits", range(21, 64))
+def test_inverse_of_large_domains(bits):
+    for size in {2**bits - 1, 2**bits, min(2**bits + 1, 2**63)}:
+        p = permutation(size, bits)
+        rng = np.random.default_rng(bits)
+        positions = np.concatenate(
+            [rng.integers(0, size - 1, 1000), np.arange(100), size - 1 - np.arange(100)]
+        )
+        sent = p.apply(positions)
+        assert sent.min() >= 0
+        assert sent.max() <= size - 1
+        assert np.array_equal(p.invert(sent), positions)
+        assert np.array_equal(p.apply(p.invert(positions)), positions)
+
+
+@given(st.integers(1, 2**63), st.integers(0, 2**64 - 1), st.data())
+def test_inverse_of_any_size(size, seed, data):
+    positions = np.array(data.draw(st.lists(st.integers(0, min(size, 2**63) - 1), max_size=20)))
+    p = permutation(size, seed)
+    positions = positions.astype(np.int64)
+    sent = p.apply(positions)
+    assert np.array_equal(p.invert(sent), positions)
+    assert len(np.unique(sent)) == len(np.unique(positions))
+
+
+def test_order_is_part_of_the_format():
+    """A changed permutation would silently reorder every run that resumes."""
+    assert images(10, seed=7).tolist() == [0] * 10
+    assert permutation(10**12, 7).apply(np.arange(4)).tolist() == [0] * 4
+    assert permutation(2**63, 7).apply(np.arange(2)).tolist() == [0] * 2
+
+
+def test_position_by_position_is_the_same_as_all_at_once():
+    size = 3 * BLOCK + 17
+    p = permutation(size)
+    order = p.apply(np.arange(size))
+    for start in (0, 5, BLOCK - 1, size - 3):
+        assert np.array_equal(p.apply(np.arange(start, start + 3)), order[start : start + 3])
+
+
+@pytest.mark.parametrize("size", [100, 10**6])
+def test_shapes_types_and_repeats(size):
+    p = permutation(size)
+    order = p.apply(np.array([5, 5, 0], np.uint8))
+    assert order.dtype == np.int64
+    assert order[0] == order[1]
+    assert p.apply(np.zeros((2, 3), np.int32)).shape == (2, 3)
+    assert p.apply(np.arange(0, 50, 7)[::-1]).tolist() == p.apply(np.arange(50))[49::-7].tolist()
+    assert len(p.apply(np.empty(0, np.int64))) == 0
+    given_ = np.arange(9)
+    p.apply(given_)
+    assert given_.tolist() == list(range(9))
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 10**6])
+@pytest.mark.parametrize("step", [-1, 0, 1])
+def test_refuses_positions_outside(size, step):
+    bad = -1 if step < 0 else size + step
+    for method in (permutation(size).apply, permutation(size).invert):
+        with pytest.raises(IndexError, match=f"index {bad} is outside .* {size} elements"):
+            method(np.array([bad]))
+
+
+@pytest.mark.parametrize("size", [-1, 2**63 + 1])
+def test_refuses_sizes(size):
+    with pytest.raises(ValueError, match=str(size)):
+        Permutation(size, b"")
+
+
+@pytest.mark.parametrize("size", [100, 10**6])
+def test_pickles(size):
+    p = permutation(size)
+    assert np.array_equal(
+        pickle.loads(pickle.dumps(p)).apply(np.arange(99)), p.apply(np.arange(99))
+    )
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_all_permutations_of_a_tiny_domain_are_equally_likely(size):
+    seeds = 6000
+    found = [tuple(images(size, seed)) for seed in range(seeds)]
+    every = list(itertools.permutations(range(size)))
+    counts = np.array([found.count(p) for p in every])
+    assert counts.sum() == seeds
+    assert_uniform(counts, seeds / len(every))
+
+
+@pytest.mark.parametrize("size", [5, 8, 13, 16, 64, 100])
+def test_every_value_at_every_position_is_equally_likely(size):
+    seeds = 2000
+    counts = np.zeros((size, size))
+    for seed in range(seeds):
+        counts[np.arange(size), images(size, seed)] += 1
+    for row in (*counts, *counts.T):
+        assert_uniform(row, seeds / size)
+
+
+@pytest.mark.parametrize("size", [TABLE_LIMIT + 1, 1 << 13])
+def test_pairs_of_a_small_network_are_spread_evenly(size):
+    """Differences of the images of close positions, and of those that share a half, over keys."""
+    keys, columns = 400, -(-size // (math.isqrt(size - 1) + 1))
+    for distance in (1, 2, columns, 64):
+        counts = np.zeros(size)
+        for seed in range(keys):
+            order = images(size, seed)
+            counts += np.bincount((np.roll(order, -distance) - order) % size, minlength=size)
+        assert counts[0] == 0
+        assert_uniform(counts[1:], keys * size / (size - 1))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_residues_in_batches_are_binomial(size):
+    """Every batch of 512 holds each residue as often as a fair draw would."""
+    order = images(size)
+    batches = order[: size // 512 * 512].reshape(-1, 512)
+    for modulus in range(2, 65):
+        counts = np.stack([np.bincount(b, minlength=modulus) for b in batches % modulus])
+        chance = np.bincount(np.arange(size) % modulus) / size
+        # Drawing without replacement varies less, so the binomial is an upper limit.
+        assert np.all(np.abs(counts - 512 * chance) <= 6 * np.sqrt(512 * chance) + 2), modulus
+        pooled = ((counts - 512 * chance) ** 2 / (512 * chance)).sum()
+        degrees = len(batches) * (modulus - 1) * (1 - 512 / size)
+        assert abs(pooled - degrees) <= SIGMAS * math.sqrt(2 * degrees), modulus
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_residues_of_neighbours_are_independent(size):
+    """Low bits and other residues change from one position to the next as chance has it."""
+    order = images(size)
+    for modulus in (2, 3, 4, 8, 16, 32, 64):
+        same = int(np.count_nonzero(order[1:] % modulus == order[:-1] % modulus))
+        alike = (size / modulus - 1) / (size - 1)
+        assert_binomial(same, size - 1, alike)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_neighbours_do_not_stay_neighbours(size):
+    order = images(size)
+    for distance in (1, 2, 3, 16):
+        ends = np.abs(order[distance:] - order[:-distance])
+        for near in (1, 8, 64):
+            hits = int(np.count_nonzero(ends <= near))
+            assert_binomial(hits, len(ends), 2 * near / size)
+    ascents = int(np.count_nonzero(order[1:] > order[:-1]))
+    # The number of ascents of a random permutation has variance (n + 1) / 12.
+    assert abs(ascents - (size - 1) / 2) <= SIGMAS * math.sqrt((size + 1) / 12)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_few_points_stay(size):
+    """Fixed points of a random permutation are Poisson with mean 1."""
+    for seed in range(5):
+        assert np.count_nonzero(images(size, seed) == np.arange(size)) <= 9
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_epochs_and_nearby_seeds_are_unrelated(size):
+    orders = [images(size, seed, epoch) for seed in (7, 8) for epoch in (0, 1, 2)]
+    centre = (size - 1) / 2
+    for a, b in itertools.combinations(orders, 2):
+        same = int(np.count_nonzero(a == b))
+        assert same <= 9
+        correlation = float(np.dot(a - centre, b - centre)) / float(np.dot(a - centre, a - centre))
+        assert abs(correlation) <= SIGMAS / math.sqrt(size - 1)
+        close = int(np.count_nonzero(np.abs(a - b) <= size // 256))
+        chance = (2 * (size // 256) + 1) / size
+        assert_binomial(close, size, chance)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_no_source_clusters_in_a_batch(size):
+    """256 contiguous sources: how often each is in each batch of 512 is as by chance."""
+    source = np.arange(size) * 256 // size
+    chance = np.bincount(source, minlength=256) / size
+    drawn = source[images(size)]
+    batches = drawn[: size // 512 * 512].reshape(-1, 512)
+    counts = np.stack([np.bincount(b, minlength=256) for b in batches])
+    # 512 draws of chance 1/256: mean 2; 17 or more has probability below 1e-10.
+    assert counts.max() < 17
+    pooled = ((counts - 512 * chance) ** 2 / (512 * chance)).sum()
+    degrees = len(batches) * 255 * (1 - 512 / size)
+    assert abs(pooled - degrees) <= SIGMAS * math.sqrt(2 * degrees)
+    # Neighbouring positions come from one source as often as chance has it.
+    assert_binomial(
+        int(np.count_nonzero(drawn[1:] == drawn[:-1])), size - 1, float((chance**2).sum())
+    )
+
+
+@pytest.mark.parametrize("bits", [32, 40, 50, 62, 63])
+def test_bits_of_large_domains_are_fair(bits):
+    order = permutation(2**bits, bits).apply(np.arange(1 << 16))
+    for bit in range(bits):
+        ones = (order >> bit) & 1
+        assert_binomial(int(ones.sum()), len(order), 0.5)
+        assert_binomial(int(np.count_nonzero(ones[1:] != ones[:-1])), len(order) - 1, 0.5)
+
+
+def test_sizes_are_unrelated():
+    """A longer cache has a new order, not the old one with insertions."""
+    a, b = images(100_000), images(100_001)
+    assert np.count_nonzero(a == b[:-1]) <= 9
