@@ -1,0 +1,262 @@
+"""Before a build: who is the tokenizer, and which engine is exact for it?"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+
+from cachelib.errors import IncompatibleCache
+from pipelines.tokenization.code_points import CodePointSet
+from pipelines.tokenization.encoder import Encoder, with_edges
+from pipelines.tokenization.engines import (
+    Engine,
+    Gigatoken,
+    HuggingFace,
+    as_texts,
+    differing_rows,
+    versions,
+)
+from pipelines.tokenization.files import TokenizerError, TokenizerFiles
+from pipelines.tokenization.identity import Identity, behaviour_digest, differences
+from pipelines.tokenization.measurement import UnexplainedDifference, measured
+from pipelines.tokenization.policy import Policy, additions, resolve
+from pipelines.tokenization.probes import EDITION, probe_texts
+from pipelines.tokenization.specials import (
+    Spec,
+    for_text,
+    hide_specials,
+    special_tokens,
+    vocabulary_tokens,
+)
+
+AUTO, GIGATOKEN, HF = "auto", "gigatoken", "hf"
+ENGINES = (AUTO, GIGATOKEN, HF)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that workers need, beside the files, to encode alike.
+
+    Attributes:
+        identity: what decides ids.
+        engine: "gigatoken" (with the exact engine for some documents) or "hf".
+        hidden: special tokens are hidden from the model, see ``specials.hide_specials``.
+        exact_code_points: documents with any of them go to the exact engine.
+        versions: (engine, version) pairs with which all this was found.
+        notes: what the user should know, a sentence each.
+    """
+
+    identity: Identity
+    engine: str
+    hidden: bool
+    exact_code_points: CodePointSet
+    versions: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; ``from_json`` is the inverse."""
+        return {
+            **asdict(self),
+            "exact_code_points": [list(pair) for pair in self.exact_code_points.ranges],
+            "versions": dict(self.versions),
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Prepared:
+        """Raises KeyError, TypeError or ValueError where the object is another one."""
+        ranges = tuple((first, last) for first, last in value["exact_code_points"])
+        return cls(
+            identity=Identity.from_json(value["identity"]),
+            engine=value["engine"],
+            hidden=value["hidden"],
+            exact_code_points=CodePointSet(ranges),
+            versions=tuple(sorted(value["versions"].items())),
+            notes=tuple(value["notes"]),
+        )
+
+
+def prepare(
+    files: TokenizerFiles,
+    policy: Policy | None = None,
+    engine: str = AUTO,
+    sample_texts: Sequence[str] | pa.Array = (),
+) -> Prepared:
+    """Finds out how to encode with a tokenizer.
+
+    Args:
+        policy: tokens at document edges; by default none.
+        engine: "auto" takes gigatoken where it is exact; "gigatoken" insists on it; "hf".
+        sample_texts: the first documents of the source, on which engines are compared too.
+
+    Raises:
+        TokenizerError: the tokenizer cannot be used, or not with the engine insisted on.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    notes: list[str] = []
+    spec = for_text(files.spec)
+    if files.spec["model"].get("dropout"):
+        notes.append("The tokenizer's BPE dropout is switched off: ids must not depend on chance.")
+    original = HuggingFace(spec)
+    leaks = _leaks(original, special_tokens(spec))
+    if leaks:
+        notes.append(
+            f"The tokenizer's model makes special tokens out of text ({', '.join(leaks[:4])}); "
+            "here such text stays text."
+        )
+        spec = hide_specials(spec)
+    exact = HuggingFace(spec) if leaks else original
+    identity = _identity(files, policy or Policy(), original, exact)
+
+    chosen, code_points = HF, CodePointSet()
+    if engine != HF:
+        try:
+            code_points = _exact_code_points(files, spec, exact, as_texts(sample_texts))
+            chosen = GIGATOKEN
+        except TokenizerError as error:
+            if engine == GIGATOKEN:
+                raise TokenizerError(
+                    f"engine 'gigatoken' cannot be used for tokenizer {files.reference!r}: {error}"
+                ) from error
+            notes.append(f"The slower engine, Hugging Face tokenizers, is used: {error}.")
+    return Prepared(
+        identity,
+        chosen,
+        bool(leaks),
+        code_points,
+        tuple(sorted(versions().items())),
+        tuple(notes),
+    )
+
+
+def _leaks(engine: HuggingFace, specials: tuple[str, ...]) -> list[str]:
+    """Special tokens whose ids come out of a text that holds their characters."""
+    if not specials:
+        return []
+    unknown = getattr(engine.tokenizer.model, "unk_token", None)
+    contexts = [f"{token} x{token}y  {token}\n{token}{token}" for token in specials]
+    ids = engine.encode(as_texts(contexts))
+    return [
+        token
+        for token, row in zip(specials, ids, strict=True)
+        if token != unknown and engine.tokenizer.token_to_id(token) in row
+    ]
+
+
+def _probes(files: TokenizerFiles) -> pa.LargeStringArray:
+    return as_texts(probe_texts(special_tokens(files.spec), vocabulary_tokens(files.spec)))
+
+
+def _identity(
+    files: TokenizerFiles, policy: Policy, original: HuggingFace, exact: HuggingFace
+) -> Identity:
+    added = additions(original.tokenizer)
+    edges = resolve(policy, files, original.tokenizer, added)
+    ids = with_edges(exact.encode(_probes(files)), edges.bos_id, edges.eos_id)
+    vocabulary = original.tokenizer.get_vocab(with_added_tokens=True)
+    return Identity(
+        content=files.digest,
+        behaviour=behaviour_digest(ids),
+        probes=EDITION,
+        edges=edges,
+        added=added,
+        vocabulary=len(vocabulary),
+        largest_id=max(vocabulary.values(), default=0),
+    )
+
+
+def _exact_code_points(
+    files: TokenizerFiles, spec: Spec, exact: HuggingFace, samples: pa.LargeStringArray
+) -> CodePointSet:
+    """Where gigatoken must not be used; raises TokenizerError where it cannot be used at all."""
+    fast = Gigatoken(spec)
+    probes = _probes(files)
+    try:
+        code_points = measured(fast, exact, files.digest, *_flat(versions()))
+    except UnexplainedDifference as difference:
+        raise TokenizerError(f"the engines differ: {difference}") from difference
+    for texts, name in ((probes, "probe text"), (samples, "document of the source")):
+        check_engines(fast, exact, code_points, texts, name)
+    return code_points
+
+
+def check_engines(
+    fast: Engine, exact: Engine, code_points: CodePointSet, texts: pa.LargeStringArray, name: str
+) -> None:
+    """Raises TokenizerError at the first text that ``fast`` may encode and encodes otherwise."""
+    safe = texts.filter(pa.array(~code_points.rows_containing(texts)))
+    ours, theirs = fast.encode(safe), exact.encode(safe)
+    rows = differing_rows(ours, theirs)
+    if len(rows):
+        row = int(rows[0])
+        left, right = ours[row].tolist(), theirs[row].tolist()
+        at = next(
+            (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b),
+            min(len(left), len(right)),
+        )
+        text = safe[row].as_py()
+        raise TokenizerError(
+            f"the engines differ on the {name} {text[:80]!r}: at token {at} gigatoken has "
+            f"{left[at : at + 4]}, Hugging Face tokenizers {right[at : at + 4]}"
+        )
+
+
+def _flat(pairs: dict[str, str]) -> list[str]:
+    return [part for pair in sorted(pairs.items()) for part in pair]
+
+
+_opening = threading.Lock()
+
+
+def open_encoder(files: TokenizerFiles, prepared: Prepared) -> Encoder:
+    """The encoder for a worker process; opened once for equal arguments, shared by its threads.
+
+    Where the installed engines are not those that ``prepared`` was made with, the tokenizer is
+    prepared again.
+
+    Raises:
+        IncompatibleCache: the files or the installed library give other ids than ``prepared``.
+    """
+    with _opening:  # two threads must not both load it
+        return _open(files, prepared)
+
+
+@functools.lru_cache(maxsize=4)
+def _open(files: TokenizerFiles, prepared: Prepared) -> Encoder:
+    if files.digest != prepared.identity.content:
+        raise IncompatibleCache(
+            f"tokenizer {files.reference!r} has content {files.digest}, but was prepared as "
+            f"{prepared.identity.content}; prepare it again"
+        )
+    if tuple(sorted(versions().items())) != prepared.versions:
+        edges = prepared.identity.edges
+        again = prepare(files, Policy(edges.bos, edges.eos), prepared.engine)
+        found = differences(prepared.identity, again.identity)
+        if found:
+            raise IncompatibleCache(f"tokenizer {files.reference!r}: {'; '.join(found)}")
+        prepared = again
+    spec = for_text(files.spec)
+    if prepared.hidden:
+        spec = hide_specials(spec)
+    return Encoder(
+        exact=lambda: cast(Engine, HuggingFace(spec)),
+        edges=prepared.identity.edges,
+        fast=Gigatoken(spec) if prepared.engine == GIGATOKEN else None,
+        exact_code_points=prepared.exact_code_points,
+    )
+
+
+def decode(files: TokenizerFiles, ids: Sequence[int]) -> str:
+    """Text of one row of ids, special tokens included; for people to read."""
+    return str(_decoder(files).decode([int(i) for i in ids], skip_special_tokens=False))
+
+
+@functools.lru_cache(maxsize=4)
+def _decoder(files: TokenizerFiles) -> Any:
+    return HuggingFace(for_text(files.spec)).tokenizer
