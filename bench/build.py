@@ -1,0 +1,242 @@
+"""Compares a Forebay build with programs that do the same work, on the same text, in one run.
+
+    python bench/build.py bench/data/300MB --tokenizer tokenizer.json [--repeat 3] [--only forebay]
+
+Every contender runs as a whole process, imports included, with the files in the page cache and
+earlier output flushed to disk. With --repeat the contenders take turns and the median counts.
+
+    wall      seconds from start to exit
+    first     seconds from start to the first record
+    running   MB/s from the first record to the last
+    peak      largest sum of resident memory over the process tree, sampled (pages shared between
+              processes count once for each)
+    others    cores kept busy by anything else meanwhile: near 0 on a quiet machine
+    x bare    speed as a multiple of the better bare loop: whole process / once running
+    forebay   how many times as fast Forebay's whole process is
+
+MB are 10^6 bytes of the JSONL files. A contender must print JSON as its last line: records,
+tokens, first_record and end (seconds since the epoch), and may add slowest_document (seconds).
+The usual tokenizer of `datasets` is slow, so it runs on the smallest files, up to --datasets-limit
+MB; its time from first to last record is scaled to the whole text and the table says so.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+HERE = Path(__file__).resolve().parent
+MB = 1e6
+SAMPLE_SECONDS = 0.1
+
+Command = Callable[[Sequence[str], str, str], list[str]]
+
+
+def forebay(files: Sequence[str], tokenizer: str, to: str) -> list[str]:
+    command = [sys.executable, "-m", "pipelines.entry", "build", *files, "--tokenizer", tokenizer]
+    return [*command, "--to", to, "--finish", "--json-summary"]
+
+
+def baseline(contender: str, processes: int) -> Command:
+    def command(files: Sequence[str], tokenizer: str, to: str) -> list[str]:
+        script = [sys.executable, str(HERE / "baselines.py"), contender, *files]
+        return [*script, "--processes", str(processes), "--tokenizer", tokenizer, "--to", to]
+
+    return command
+
+
+CONTENDERS: dict[str, Command] = {
+    "forebay": forebay,
+    "bare-1": baseline("bare", 1),
+    "bare-2": baseline("bare", 2),
+    "datasets-gigatoken": baseline("datasets-gt", 2),
+    "datasets": baseline("datasets", 2),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run. Times in seconds, sizes in bytes; wall and tokens are for the whole text."""
+
+    wall: float
+    first: float
+    running: float  # bytes of source per second, first record to last
+    tokens: float
+    bytes_per_token: float
+    peak: int
+    others: float
+    scale: float  # whole text over the text that was read
+    slowest: float | None
+
+
+def tree_memory(process: psutil.Process) -> int:
+    total = 0
+    for member in [process, *process.children(recursive=True)]:
+        try:
+            total += member.memory_info().rss
+        except psutil.Error:
+            continue  # it has just ended
+    return total
+
+
+class PeakMemory:
+    """Samples the memory of a process and its descendants until it ends."""
+
+    def __init__(self, pid: int) -> None:
+        self.peak = 0
+        self._process = psutil.Process(pid)
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+
+    def _sample(self) -> None:
+        try:
+            while self._process.status() != psutil.STATUS_ZOMBIE:
+                self.peak = max(self.peak, tree_memory(self._process))
+                time.sleep(SAMPLE_SECONDS)
+        except psutil.Error:
+            pass
+
+
+def busy_seconds() -> float:
+    """CPU seconds that all of the machine's processes have used."""
+    t = psutil.cpu_times()
+    return float(t.user + t.nice + t.system + getattr(t, "steal", 0.0))
+
+
+def children_seconds() -> float:
+    t = os.times()
+    return t.children_user + t.children_system
+
+
+def size_of(path: Path) -> int:
+    return sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+
+
+def last_json(output: str) -> dict[str, Any]:
+    lines = output.strip().splitlines()
+    if not lines or not lines[-1].startswith("{"):
+        raise SystemExit(f"no JSON in the last line printed: {output[-500:]!r}")
+    summary: dict[str, Any] = json.loads(lines[-1])
+    return summary
+
+
+def run(command: list[str], to: Path, read: int, whole: int) -> Result:
+    """Run one contender that reads `read` bytes of a text of `whole` bytes and writes to `to`."""
+    os.sync()
+    busy, own, start = busy_seconds(), children_seconds(), time.time()
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=HERE.parent
+    )
+    memory = PeakMemory(process.pid)
+    output, errors = process.communicate()
+    wall = time.time() - start
+    others = (busy_seconds() - busy - (children_seconds() - own)) / wall
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}\nended with {process.returncode}:\n{errors[-3000:]}")
+    summary = last_json(output)
+    scale = whole / read
+    work = summary["end"] - summary["first_record"]
+    return Result(
+        wall=wall + work * (scale - 1),
+        first=summary["first_record"] - start,
+        running=read / work,
+        tokens=summary["tokens"] * scale,
+        bytes_per_token=size_of(to) / summary["tokens"],
+        peak=memory.peak,
+        others=max(0.0, others),
+        scale=scale,
+        slowest=summary.get("slowest_document"),
+    )
+
+
+def smallest(files: list[Path], limit: float) -> list[Path]:
+    """The smallest files that together stay within `limit` bytes; at least one."""
+    chosen: list[Path] = []
+    for path in sorted(files, key=lambda f: f.stat().st_size):
+        if chosen and sum(f.stat().st_size for f in [*chosen, path]) > limit:
+            break
+        chosen.append(path)
+    return chosen
+
+
+def table(results: dict[str, list[Result]], whole: int) -> str:
+    def median(name: str, attribute: str) -> float:
+        return statistics.median(getattr(result, attribute) for result in results[name])
+
+    bare = [name for name in results if name.startswith("bare")]
+    best_wall = min((median(name, "wall") for name in bare), default=float("nan"))
+    best_running = max((median(name, "running") for name in bare), default=float("nan"))
+    ours = median("forebay", "wall") if "forebay" in results else float("nan")
+    lines = [
+        f"{'':20}{'wall s':>8}{'range':>14}{'first s':>9}{'MB/s':>7}{'running':>9}{'Mtok/s':>8}"
+        f"{'B/token':>9}{'peak MiB':>10}{'others':>8}{'x bare':>14}{'forebay':>9}"
+    ]
+    for name, runs in results.items():
+        wall, running = median(name, "wall"), median(name, "running")
+        walls = [result.wall for result in runs]
+        lines.append(
+            f"{name:20}{wall:8.2f}{f'{min(walls):.1f}-{max(walls):.1f}':>14}"
+            f"{median(name, 'first'):9.2f}{whole / MB / wall:7.1f}{running / MB:9.1f}"
+            f"{median(name, 'tokens') / wall / 1e6:8.2f}{median(name, 'bytes_per_token'):9.2f}"
+            f"{max(result.peak for result in runs) / 2**20:10.0f}{median(name, 'others'):8.2f}"
+            f"{f'{best_wall / wall:.2f} / {running / best_running:.2f}':>14}{wall / ours:9.2f}"
+        )
+    for name, runs in results.items():
+        if runs[0].scale > 1:
+            lines.append(f"{name}: ran on 1/{runs[0].scale:.1f} of the text, scaled")
+        slowest = [result.slowest for result in runs if result.slowest is not None]
+        if slowest:
+            lines.append(f"{name}: slowest single document {max(slowest):.3f} s")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("text", type=Path, help="folder of JSONL files (bench/corpus.py makes one)")
+    parser.add_argument("--tokenizer", required=True, help="a tokenizer.json")
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--datasets-limit", type=float, default=60, metavar="MB")
+    options = parser.parse_args()
+
+    files = sorted(options.text.resolve().glob("*.jsonl"))
+    if not files:
+        raise SystemExit(f"no *.jsonl in {options.text}; make some with bench/corpus.py")
+    for path in files:
+        with path.open("rb") as file:
+            while file.read(1 << 24):
+                pass
+    whole = sum(path.stat().st_size for path in files)
+    tokenizer = str(Path(options.tokenizer).resolve())
+    print(f"{whole / MB:.0f} MB in {len(files)} files; {os.cpu_count()} cores", flush=True)
+
+    results: dict[str, list[Result]] = {name: [] for name in options.only}
+    for turn in range(options.repeat):
+        for name in options.only:
+            chosen = smallest(files, options.datasets_limit * MB) if name == "datasets" else files
+            read = sum(path.stat().st_size for path in chosen)
+            to = Path(tempfile.mkdtemp(prefix="out-", dir=HERE / "data"))
+            try:
+                command = CONTENDERS[name]([str(f) for f in chosen], tokenizer, str(to))
+                result = run(command, to, read, whole)
+            finally:
+                shutil.rmtree(to)
+            results[name].append(result)
+            print(f"turn {turn + 1}: {name} {result.wall:.2f} s", file=sys.stderr, flush=True)
+    print(table(results, whole))
+
+
+if __name__ == "__main__":
+    main()
