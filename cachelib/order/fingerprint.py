@@ -41,15 +41,16 @@ def fingerprint(description: Mapping[str, Any]) -> Fingerprint:
 
 def differences(saved: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """What differs between two fingerprints, one line a part; empty if they are the same."""
-    lines = []
-    for name in [*here, *(name for name in saved if name not in here)]:
-        if name not in saved:
-            lines.append(f"{name} is {here[name]!r} here and missing in the state")
-        elif name not in here:
-            lines.append(f"{name} is {saved[name]!r} in the state and missing here")
-        elif saved[name] != here[name]:
-            lines.append(f"{name} is {saved[name]!r} in the state, but {here[name]!r} here")
-    return lines
+    names = [*here, *(name for name in saved if name not in here)]
+    return [
+        f"{name} is {_shown(saved, name)} in the state, but {_shown(here, name)} here"
+        for name in names
+        if name not in saved or name not in here or saved[name] != here[name]
+    ]
+
+
+def _shown(parts: Mapping[str, Any], name: str) -> str:
+    return repr(parts[name]) if name in parts else "missing"
 
 
 def _short(value: Any) -> Any:

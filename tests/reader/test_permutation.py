@@ -50,12 +50,6 @@ def assert_bijection(size: int) -> None:
     assert np.array_equal(permutation(size, size).invert(order), np.arange(size)), size
 
 
-@pytest.mark.parametrize("size", [*range(130), *range(4090, 4110), 4999, 5000])
-def test_is_a_bijection(size):
-    assert_bijection(size)
-
-
-@pytest.mark.slow
 def test_is_a_bijection_for_every_small_size():
     for size in range(5001):
         assert_bijection(size)
@@ -94,9 +88,12 @@ def test_inverse_of_any_size(size, seed, data):
 
 def test_order_is_part_of_the_format():
     """A changed permutation would silently reorder every run that resumes."""
-    assert images(10, seed=7).tolist() == [0] * 10
-    assert permutation(10**12, 7).apply(np.arange(4)).tolist() == [0] * 4
-    assert permutation(2**63, 7).apply(np.arange(2)).tolist() == [0] * 2
+    assert images(10, seed=7).tolist() == [2, 8, 5, 4, 3, 7, 1, 9, 0, 6]
+    first = {size: permutation(size, 7).apply(np.arange(2)).tolist() for size in (10**12, 2**63)}
+    assert first == {
+        10**12: [244743708739, 841336271007],
+        2**63: [3674395723487589110, 4270814699799145261],
+    }
 
 
 def test_position_by_position_is_the_same_as_all_at_once():

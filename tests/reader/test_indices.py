@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachelib.order.indices import as_indices
+
+
+@given(st.integers(1, 100), st.data())
+def test_agrees_with_python(size, data):
+    indices = data.draw(st.lists(st.integers(-size, size - 1)))
+    found = as_indices(indices, size)
+    assert found.dtype == np.int64
+    assert found.tolist() == [range(size)[i] for i in indices]
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+)
+@pytest.mark.parametrize("size", [100, 1000, 2**40, None])
+def test_takes_every_integer_type(dtype, size):
+    assert as_indices(np.array([3, 99], dtype), size).tolist() == [3, 99]
+    if dtype.startswith("int") and size is not None:
+        assert as_indices(np.array([-1], dtype), size).tolist() == [size - 1]
+
+
+def test_takes_mixed_integers_and_iterables():
+    assert as_indices([np.uint64(1), np.int64(2), 3], 5).tolist() == [1, 2, 3]
+    assert as_indices((i for i in range(3)), 5).tolist() == [0, 1, 2]
+    assert as_indices(range(3), 5).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("empty", [[], (), np.array([], np.uint8), np.empty(0, np.int64)])
+def test_takes_nothing(empty):
+    assert as_indices(empty, 0).tolist() == []
+    assert as_indices(empty, 0).dtype == np.int64
+
+
+def test_does_not_change_what_it_is_given():
+    given_ = np.array([-1, 0])
+    as_indices(given_, 5)
+    assert given_.tolist() == [-1, 0]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [True],
+        [1, False],
+        np.array([True, False]),
+        [np.True_],
+        [1.0],
+        np.array([1.0]),
+        [1, None],
+        "12",
+        b"12",
+        7,
+        None,
+        [[1, 2]],
+        np.array([[1, 2]]),
+        np.array(3),
+        np.array(["1"]),
+        np.array([1], object),
+        np.array([1], "m8[s]"),
+        np.empty(0),
+    ],
+    ids=repr,
+)
+def test_refuses_what_are_no_integers(bad):
+    with pytest.raises(TypeError, match=r"indices must be .*integers|one-dimensional"):
+        as_indices(bad, 5)
+
+
+@pytest.mark.parametrize(
+    ("indices", "size", "bad"),
+    [
+        ([0, 5], 5, 5),
+        ([-6, 0], 5, -6),
+        ([0], 0, 0),
+        ([2**70], 5, 2**70),
+        ([-(2**70)], 5, -(2**70)),
+        (np.array([2**64 - 1], np.uint64), 5, 2**64 - 1),
+        (np.array([-128], np.int8), 5, -128),
+        (np.array([-1]), None, -1),
+        (np.array([2**63], np.uint64), None, 2**63),
+    ],
+)
+def test_refuses_what_is_outside(indices, size, bad):
+    with pytest.raises(IndexError) as caught:
+        as_indices(indices, size)
+    assert f"index {bad} " in str(caught.value)
+    assert ("endless" if size is None else f"{size} rows") in str(caught.value)

@@ -1,0 +1,418 @@
+"""The loader: the right rows at every step for every rank, and a state that brings them back."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachelib import dataset
+from cachelib.errors import StateMismatch
+from tests.reader.memory import FailingCache, GatedCache, MemoryCache, SimulatedCache
+
+PREFETCH = [0, 1, 4]
+
+
+def simulated(rows=100, seed=7):
+    return dataset.of(SimulatedCache(rows)).shuffle(seed)
+
+
+def drawn(loader, steps=None):
+    """The labels of the next batches, one list a batch."""
+    found = []
+    for batch in loader:
+        found.append(batch["label"].tolist())
+        if len(found) == steps:
+            break
+    return found
+
+
+def order_of(ds, count):
+    return ds.take(range(count))["label"].tolist()
+
+
+def flat(batches):
+    return [label for batch in batches for label in batch]
+
+
+def loader_threads():
+    return [t for t in threading.enumerate() if t.name.startswith("forebay-loader")]
+
+
+@pytest.mark.parametrize("prefetch", PREFETCH)
+def test_delivers_the_order_of_the_dataset(prefetch):
+    ds = simulated(100)
+    batches = drawn(ds.loader(8, prefetch=prefetch))
+    assert [len(b) for b in batches] == [8] * 12
+    assert flat(batches) == order_of(ds, 96)
+    batches = drawn(ds.loader(8, last="short", prefetch=prefetch))
+    assert flat(batches) == order_of(ds, 100)
+    assert len(batches[-1]) == 4
+
+
+@given(
+    st.integers(1, 60), st.integers(1, 4), st.sampled_from([1, 2, 3, 4]), st.sampled_from([0, 3])
+)
+def test_ranks_together_hold_each_batch(rows, each, world, prefetch):
+    ds = simulated(rows).repeat()
+    ranks = [
+        drawn(ds.loader(each * world, dp_rank=r, dp_world=world, prefetch=prefetch), 5)
+        for r in range(world)
+    ]
+    for step in range(5):
+        together = flat(rank[step] for rank in ranks)
+        assert together == order_of(ds, 5 * each * world)[step * each * world :][: each * world]
+
+
+def test_batches_run_across_epochs():
+    ds = simulated(10).repeat()
+    loader = ds.loader(4)
+    batches = drawn(loader, 5)
+    assert sorted(flat(batches)) == sorted([*range(10)] * 2)
+    assert loader.state_dict()["epoch"] == 2
+    assert loader.remaining is None
+
+
+@pytest.mark.parametrize("prefetch", PREFETCH)
+@pytest.mark.parametrize("stop", [0, 1, 5, 11, 12])
+def test_resumes_where_it_stopped(prefetch, stop):
+    ds = simulated(100)
+    whole = drawn(ds.loader(8))
+    loader = ds.loader(8, prefetch=prefetch)
+    for _ in range(stop):
+        next(loader)
+    state = json.loads(json.dumps(loader.state_dict()))
+    assert state["samples"] == stop * 8
+    assert state["step"] == stop
+    for resumed in (
+        ds.loader(8, start=state, prefetch=prefetch),
+        ds.loader(8, start=stop, prefetch=prefetch),
+    ):
+        assert resumed.state_dict() == state
+        assert resumed.remaining == 12 - stop
+        assert drawn(resumed) == whole[stop:]
+    loader.load_state_dict({**state, "samples": 16, "step": 2})
+    assert drawn(loader) == whole[2:]
+
+
+def test_the_end_and_beyond_hold_no_batch():
+    ds = simulated(100)
+    loader = ds.loader(8)
+    drawn(loader)
+    assert drawn(loader) == []
+    state = loader.state_dict()
+    assert (state["samples"], loader.remaining) == (96, 0)
+    for samples in (96, 99, 100, 101, 10**18):
+        again = ds.loader(8, start={**state, "samples": samples})
+        assert drawn(again) == []
+        assert again.remaining == 0
+        assert again.state_dict() == {**state, "samples": samples}
+    assert drawn(ds.loader(4, start=state)) == [order_of(ds, 100)[96:]]
+
+
+def test_a_run_may_be_prolonged():
+    """A state after the last pass goes on with the next one."""
+    once = simulated(100)
+    loader = once.loader(10)
+    drawn(loader)
+    more = once.repeat(2).loader(10, start=loader.state_dict())
+    assert flat(drawn(more)) == order_of(once.repeat(), 200)[100:]
+
+
+def test_batch_size_and_world_may_change_at_a_resume():
+    ds = simulated(100).repeat()
+    loader = ds.loader(8, dp_rank=1, dp_world=2)
+    drawn(loader, 3)
+    state = loader.state_dict()
+    ranks = [ds.loader(12, dp_rank=r, dp_world=3, start=state) for r in range(3)]
+    parts = [drawn(rank, 1)[0] for rank in ranks]
+    assert flat(parts) == order_of(ds, 36)[24:]
+    assert [rank.state_dict()["samples"] for rank in ranks] == [36] * 3
+    assert [rank.state_dict()["step"] for rank in ranks] == [4] * 3
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 5, 8]), st.integers(0, 4)), max_size=6))
+def test_any_history_of_resumes_serves_the_same_samples(history):
+    ds = simulated(13).repeat()
+    state, served = None, []
+    for batch_size, steps in history:
+        loader = ds.loader(batch_size, start=state, prefetch=2)
+        served += flat(drawn(loader, steps)) if steps else []
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+        loader.close()
+    assert served == order_of(ds, len(served))
+
+
+def test_state_counts_what_was_delivered_and_not_what_was_read():
+    cache = GatedCache(100)
+    cache.gate.set()
+    loader = dataset.of(cache).loader(4, prefetch=3)
+    next(loader)
+    while cache.begun < 4:
+        time.sleep(0.001)
+    assert loader.state_dict()["samples"] == 4
+    loader.close()
+
+
+def test_state_is_small():
+    ds = dataset.of(MemoryCache([50] * 100)).windows(8).shuffle(2**64 - 1).repeat()
+    state = ds.loader(2**20, start=2**42).state_dict()
+    assert len(json.dumps(state)) < 1024
+    assert state["version"] == 1
+    for seed in range(100):
+        ds = dataset.of(MemoryCache([1])).shuffle(seed) if seed == 0 else ds.shuffle(seed)
+    assert len(json.dumps(ds.loader(1).state_dict())) < 1024
+
+
+def test_a_distant_position_is_reached_at_once():
+    ds = dataset.of(SimulatedCache(10**13)).shuffle(1)
+    started = time.monotonic()
+    loader = ds.loader(8, start=10**12)
+    assert (
+        next(loader)["label"].tolist()
+        == ds.take(range(8 * 10**12, 8 * 10**12 + 8))["label"].tolist()
+    )
+    assert loader.state_dict()["samples"] == 8 * 10**12 + 8
+    # Anything that walks there would take hours.
+    assert time.monotonic() - started < 10
+
+
+BASE = MemoryCache([3, 5, 7, 9] * 5)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda: dataset.of(BASE).windows(4).shuffle(8), "shuffle.seed is 7 in .*, but 8 here"),
+        (lambda: dataset.of(BASE).windows(4).shuffle(7).shuffle(7), "shuffle2.seed is missing"),
+        (lambda: dataset.of(BASE).windows(5).shuffle(7), "windows.length is 4 .*, but 5 here"),
+        (lambda: dataset.of(BASE).windows(4, stride=2).shuffle(7), "windows.stride is 4 .* 2 here"),
+        (lambda: dataset.of(BASE).windows(4), "shuffle.seed is 7 .*, but missing here"),
+        (lambda: dataset.of(BASE).shuffle(7), "windows.length is 4 .*, but missing here"),
+        (
+            lambda: dataset.of(MemoryCache([3, 5, 7, 9] * 6)).windows(4).shuffle(7),
+            "windows.elements is 120 in the state, but 144 here; .*cache.rows is 20 .* 24 here",
+        ),
+        (
+            lambda: dataset.of(MemoryCache([3, 5, 7, 9] * 5, content="b")).windows(4).shuffle(7),
+            r"order: cache.digest is '\w{32}' in the state, but '\w{32}' here$",
+        ),
+        (
+            lambda: dataset.of(MemoryCache([24] * 5, version=9)).windows(4).shuffle(7),
+            "state is of cache version 1, and this is version 9: open the cache with version=1",
+        ),
+    ],
+)
+def test_refuses_the_state_of_another_order(other, message):
+    state = dataset.of(BASE).windows(4).shuffle(7).loader(2, start=3).state_dict()
+    with pytest.raises(StateMismatch, match=message):
+        other().loader(2, start=state)
+    loader = other().loader(2, start=1)
+    before = loader.state_dict()
+    with pytest.raises(StateMismatch, match=message):
+        loader.load_state_dict(state)
+    assert loader.state_dict() == before
+
+
+def test_the_version_of_a_cache_is_information_only():
+    """After a compaction rows and content are what they were."""
+    state = dataset.of(BASE).shuffle(7).loader(2, start=3).state_dict()
+    other = dataset.of(MemoryCache([3, 5, 7, 9] * 5, version=9)).shuffle(7)
+    assert other.loader(2, start=state).samples == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "format 1, found 2"),
+        ({"format": None}, "found None"),
+        ({"samples": -1}, "samples .* found -1"),
+        ({"samples": 1.0}, "samples .* found 1.0"),
+        ({"samples": True}, "samples .* found True"),
+        ({"step": "3"}, "step .* found '3'"),
+        ({"order": {}}, "missing in the state"),
+    ],
+)
+def test_refuses_what_is_no_state(change, message):
+    loader = simulated().loader(2)
+    with pytest.raises(StateMismatch, match=message):
+        loader.load_state_dict({**loader.state_dict(), **change})
+    with pytest.raises(StateMismatch):
+        loader.load_state_dict({})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be 1 or more, got 0"),
+        ({"batch_size": 4, "dp_world": 3}, "batch_size 4 does not divide among 3 ranks"),
+        ({"batch_size": 4, "dp_rank": 2, "dp_world": 2}, "dp_rank must be from 0 to 1, got 2"),
+        ({"batch_size": 4, "dp_rank": -1}, "dp_rank must be from 0 to 0, got -1"),
+        ({"batch_size": 4, "start": -1}, "got -1"),
+        ({"batch_size": 4, "start": 1.5}, "got 1.5"),
+        ({"batch_size": 4, "last": "pad"}, "got 'pad'"),
+        ({"batch_size": 4, "prefetch": -1}, "got -1"),
+        ({"batch_size": 101}, "no batch of 101 in 100 rows"),
+        ({"batch_size": 8, "dp_world": 8, "last": "short"}, "last batch has 4 samples"),
+    ],
+)
+def test_refuses(options, message):
+    with pytest.raises(ValueError, match=message):
+        simulated(100).loader(**options)
+
+
+def test_an_empty_dataset_has_no_loader():
+    with pytest.raises(ValueError, match="no batch of 1 in 0 rows"):
+        simulated(0).loader(1, last="short")
+
+
+def test_a_short_last_batch_divides_among_ranks():
+    ds = simulated(100)
+    ranks = [drawn(ds.loader(8, dp_rank=r, dp_world=4, last="short"))[-1] for r in range(4)]
+    assert [len(r) for r in ranks] == [1] * 4
+    assert flat(ranks) == order_of(ds, 100)[96:]
+
+
+@pytest.mark.parametrize("prefetch", PREFETCH)
+def test_batch_reads_any_step(prefetch):
+    ds = simulated(100)
+    whole = drawn(ds.loader(8))
+    loader = ds.loader(8, prefetch=prefetch, start=5)
+    assert [loader.batch(k)["label"].tolist() for k in (7, 0, 11, 5)] == [
+        whole[k] for k in (7, 0, 11, 5)
+    ]
+    assert drawn(loader, 1) == [whole[5]]
+    for step in (-1, 12):
+        with pytest.raises(IndexError, match=f"step {step} of 100 rows"):
+            loader.batch(step)
+
+
+@pytest.mark.parametrize("prefetch", PREFETCH)
+def test_an_error_is_raised_at_its_step_and_can_be_tried_again(prefetch):
+    cache = FailingCache(40, {9, 30})
+    loader = dataset.of(cache).loader(4, prefetch=prefetch)
+    assert drawn(loader, 2) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    for _ in range(2):
+        with pytest.raises(OSError, match="row 9 cannot be read"):
+            next(loader)
+        assert loader.state_dict()["samples"] == 8
+    cache.bad.clear()
+    assert flat(drawn(loader)) == list(range(8, 40))
+
+
+def test_reads_a_bounded_number_of_batches_ahead():
+    cache = GatedCache(1000)
+    loader = dataset.of(cache).loader(1, prefetch=3)
+    cache.gate.set()
+    for step in range(20):
+        next(loader)
+        assert cache.begun <= step + 1 + 3
+    loader.close()
+
+
+def test_several_batches_are_read_at_once():
+    cache = GatedCache(1000)
+    loader = dataset.of(cache).loader(1, prefetch=3)
+    consumer = threading.Thread(target=next, args=(loader,))
+    consumer.start()
+    while cache.begun < 3:
+        time.sleep(0.001)
+    cache.gate.set()
+    consumer.join()
+    loader.close()
+
+
+def test_nothing_is_read_before_the_first_batch_is_asked_for():
+    cache = GatedCache(100)
+    dataset.of(cache).loader(4)
+    assert cache.begun == 0
+
+
+@pytest.mark.parametrize("ending", ["close", "with", "forget", "end"])
+def test_threads_end(ending):
+    def settled():
+        for _ in range(2000):
+            if not loader_threads():
+                return True
+            time.sleep(0.001)
+        return False
+
+    gc.collect()
+    assert settled()
+    loader = simulated(100).loader(10)
+    next(loader)
+    assert loader_threads()
+    if ending == "close":
+        loader.close()
+        loader.close()
+    elif ending == "with":
+        with loader:
+            next(loader)
+    elif ending == "end":
+        assert len(list(loader)) == 9
+    else:
+        del loader
+    assert settled()
+
+
+def test_goes_on_after_close_and_after_breaking_off():
+    ds = simulated(100)
+    loader = ds.loader(10)
+    found = drawn(loader, 2)
+    loader.close()
+    found += drawn(loader, 3)
+    found += drawn(loader)
+    assert flat(found) == order_of(ds, 100)
+
+
+def test_pickles_with_its_position():
+    ds = simulated(100)
+    loader = ds.loader(10, dp_rank=1, dp_world=2, last="short", prefetch=2)
+    drawn(loader, 3)
+    again = pickle.loads(pickle.dumps(loader))
+    assert again.state_dict() == loader.state_dict()
+    assert drawn(again) == drawn(loader)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_goes_on_after_a_fork():
+    ds = simulated(100)
+    loader = ds.loader(10)
+    next(loader)
+    child = os.fork()
+    if child == 0:
+        right = flat(drawn(loader, 2)) == order_of(ds, 100)[10:30]
+        os._exit(0 if right else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert flat(drawn(loader)) == order_of(ds, 100)[10:]
+
+
+def test_several_threads_share_one_loader():
+    loader = simulated(1000).loader(2)
+    found: list[list[int]] = []
+    threads = [threading.Thread(target=lambda: found.extend(drawn(loader))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(flat(found)) == list(range(1000))
+    assert loader.state_dict()["samples"] == 1000
+
+
+def test_batches_are_columns():
+    ds = dataset.of(MemoryCache([3, 5, 7, 9])).windows(4)
+    batch = next(ds.loader(2))
+    assert list(batch) == ["tokens"]
+    assert batch["tokens"].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert batch["tokens"].dtype == np.uint32
