@@ -1,0 +1,320 @@
+"""Inputs to sources: patterns, folders and URLs are listed, and each file is inspected."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import re
+import stat
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from cachelib.errors import SourceError
+from pipelines.sources import files
+from pipelines.sources.inspect import format_by_name, inspect
+from pipelines.sources.records import FORMATS, Source
+
+THREADS = 16
+NAMED = re.compile(r"([\w.+-]+)=(.+)", re.S)
+TEMPORARY = (
+    "*.tmp",
+    "*.temp",
+    "*.part",
+    "*.partial",
+    "*.crc",
+    "*.crdownload",
+    "*.swp",
+    "*~",
+    "#*#",
+)
+HF_MARKS = ("state.json", "dataset_info.json")
+HF_DATA = "data-*.arrow"
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """The sources of a request.
+
+    Attributes:
+        roots: folders or URLs, sorted; a source lies at ``url_of(roots[source.root], source)``.
+        sources: sorted by name.
+        skipped: (URL, why) of what lies in the folders and matches the globs, but is no source.
+    """
+
+    roots: tuple[str, ...]
+    sources: tuple[Source, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What one input stands for.
+
+    Attributes:
+        root: folder or URL without a slash at the end.
+        paths: the files, relative to the root.
+        skipped: (path, why) of files that are left out; a folder ends with a slash.
+    """
+
+    root: str
+    paths: tuple[str, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, order=True)
+class _Found:
+    """One file before it is inspected."""
+
+    name: str
+    url: str
+    root: str
+    path: str
+
+
+def discover(inputs: Sequence[str], *, format: str | None = None) -> Discovery:
+    """The sources that the inputs stand for.
+
+    Args:
+        inputs: "[NAME=]PATTERN" each. PATTERN is a file, a folder (every file below it of a known
+            suffix) or a glob (every match), local or any URL that fsspec knows. NAME, of letters,
+            digits and ``_.+-``, comes before the names of its files; a local PATTERN that exists
+            as it is written has no NAME.
+        format: of all files, in place of what content and name tell; folders then give all
+            their files.
+
+    Raises:
+        SourceError: an input matches nothing; two files have one name, or one file two names; a
+            file cannot be read, or its format is not known.
+    """
+    if isinstance(inputs, str):
+        raise TypeError(f"inputs must be a sequence of patterns, got the string {inputs!r}")
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
+    if not inputs:
+        raise SourceError("no inputs: name at least one file, folder or glob")
+    found: set[_Found] = set()
+    skipped: set[tuple[str, str]] = set()
+    for given in inputs:
+        name, pattern = split_name(given)
+        listing = list_files(pattern, any_suffix=format is not None)
+        if not listing.paths:
+            raise SourceError(_nothing(given, listing))
+        skipped.update((files.join(listing.root, path), why) for path, why in listing.skipped)
+        for path in listing.paths:
+            url = files.join(listing.root, path)
+            full = f"{name}/{_name(path, url)}" if name else _name(path, url)
+            found.add(_Found(full, url, listing.root, path))
+    ordered = sorted(found)
+    _check_unique(ordered)
+    roots = tuple(sorted({item.root for item in ordered}))
+    index = {root: number for number, root in enumerate(roots)}
+    with ThreadPoolExecutor(THREADS, "inspect") as pool:
+        sources = pool.map(
+            lambda item: inspect(item.url, index[item.root], item.name, item.path, format), ordered
+        )
+        return Discovery(roots, tuple(sources), tuple(sorted(skipped)))
+
+
+def split_name(given: str) -> tuple[str | None, str]:
+    """The name and the pattern of "[NAME=]PATTERN"."""
+    named = NAMED.fullmatch(given)
+    # A folder may be called "date=2024".
+    if named is None or os.path.lexists(given) or os.path.lexists(given.split("/", 1)[0]):
+        return None, given
+    return named[1], named[2]
+
+
+def list_files(pattern: str, *, any_suffix: bool) -> Listing:
+    """The files of a folder, a glob or a single file."""
+    if files.is_local(pattern):
+        return _list_local(
+            os.path.abspath(os.path.expanduser(files.local_path(pattern))), any_suffix
+        )
+    with files.naming(pattern):
+        return _list_remote(pattern, any_suffix)
+
+
+def _list_local(path: str, any_suffix: bool) -> Listing:
+    if os.path.isdir(path):
+        root = path.rstrip("/") or "/"
+        with files.naming(path):
+            return _folder(root, _walk(root), any_suffix)
+    if os.path.lexists(path) or not glob.has_magic(path):
+        # One that is not there is named by the error of opening it.
+        if not os.path.lexists(path):
+            raise SourceError(f"{path}: there is no such file or folder; check the path")
+        root, _, name = path.rpartition("/")
+        return Listing(root or "/", (name,))
+    root, relative = split_glob(path)
+    matches = glob.iglob(relative, root_dir=root or "/", recursive=True, include_hidden=True)
+    present = ((match, _kind(os.path.join(root or "/", match))) for match in matches)
+    return _matches(root or "/", relative, present)
+
+
+def _kind(path: str) -> str | None:
+    """Why a path of the local machine is no file to read, or None for a regular file."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return None  # a dangling link: opening it says so
+    if stat.S_ISREG(mode):
+        return None
+    return "folder" if stat.S_ISDIR(mode) else "not a regular file"
+
+
+def _walk(root: str) -> Iterator[tuple[str, str | None]]:
+    """Every file below a folder as (path, why it cannot be read or None); links are followed."""
+    seen: set[tuple[int, int]] = set()
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for folder, folders, names in os.walk(root, onerror=fail, followlinks=True):
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        relative = os.path.relpath(folder, root)
+        prefix = "" if relative == "." else relative + "/"
+        hidden = sorted(name for name in folders if is_hidden(name))
+        folders[:] = sorted(set(folders) - set(hidden))
+        yield from ((f"{prefix}{name}/", "hidden") for name in hidden)
+        yield from ((prefix + name, _kind(os.path.join(folder, name))) for name in names)
+
+
+def _list_remote(url: str, any_suffix: bool) -> Listing:
+    store, path = files.filesystem(url)
+    base, _, query = url.partition("?")
+    is_http = url.startswith(("http://", "https://"))
+    if "*" not in base and ("[" not in base or store.exists(path)) and (is_http or not query):
+        if base.endswith("/") or (not is_http and store.isdir(path)):
+            root = base.rstrip("/")
+            found = store.find(path, detail=True)
+            return _folder(root, _below(store, root, found), any_suffix)
+        if not store.exists(path):
+            raise SourceError(f"{url}: there is no such file or folder; check the URL")
+        root, _, name = base.rpartition("/")
+        return Listing(root, (f"{name}?{query}" if query else name,))
+    root, relative = split_glob(url)
+    found = store.glob(path, detail=True)
+    return _matches(root, relative, _below(store, root, found))
+
+
+def _below(store: object, root: str, found: dict[str, dict]) -> Iterator[tuple[str, str | None]]:
+    """Paths relative to the root of what a remote store lists, with why they are no files."""
+    prefix = files.filesystem(root)[1].rstrip("/") + "/"
+    for path, info in found.items():
+        if not path.startswith(prefix):
+            raise SourceError(f"{path}: is listed below {prefix}, but is not there")
+        if path != prefix:
+            yield path.removeprefix(prefix), "folder" if info["type"] == "directory" else None
+
+
+def split_glob(pattern: str) -> tuple[str, str]:
+    """The longest prefix of whole parts without magic, and the rest of a glob."""
+    scheme, slashes, rest = pattern.rpartition("://")
+    parts = rest.split("/")
+    first = next(index for index, part in enumerate(parts) if glob.has_magic(part))
+    return scheme + slashes + "/".join(parts[:first]), "/".join(parts[first:])
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder of that name is left out of folders and globs."""
+    return name.startswith((".", "_"))
+
+
+def why_left_out(path: str) -> str | None:
+    """Why a file below a root is left out by its name, or None."""
+    *folders, name = path.split("/")
+    if any(map(is_hidden, [*folders, name])):
+        return "hidden"
+    if any(fnmatch.fnmatch(name.lower(), pattern) for pattern in TEMPORARY):
+        return "temporary"
+    return None
+
+
+def _folder(root: str, found: Iterable[tuple[str, str | None]], any_suffix: bool) -> Listing:
+    """The data files of a folder."""
+    listed = [(path, why) for path, why in found if why != "folder"]
+    names = {path for path, _ in listed}
+    saved = {
+        path.removesuffix(HF_MARKS[0])
+        for path in names
+        if path.rpartition("/")[2] == HF_MARKS[0]
+        and path.removesuffix(HF_MARKS[0]) + HF_MARKS[1] in names
+    }
+    paths, skipped = [], []
+    for path, fault in listed:
+        folder, slash, name = path.rpartition("/")
+        why = fault or why_left_out(path)
+        if why is None and folder + slash in saved and not fnmatch.fnmatchcase(name, HF_DATA):
+            why = "not data of save_to_disk"
+        if why is None and name == "dataset_dict.json":
+            why = "not data of save_to_disk"
+        if why is None and not any_suffix and format_by_name(name) is None:
+            why = "unknown suffix"
+        if why is None:
+            paths.append(path)
+        else:
+            skipped.append((path, why))
+    return Listing(root, tuple(sorted(paths)), tuple(sorted(skipped)))
+
+
+def _matches(root: str, pattern: str, found: Iterable[tuple[str, str | None]]) -> Listing:
+    """The files that match a glob; hidden ones only where the pattern spells out the mark."""
+    spelled = any(is_hidden(part) for part in pattern.split("/"))
+    paths, skipped = set(), set()
+    for path, fault in found:
+        why = fault or why_left_out(path)
+        if why == "folder" or path in ("", "."):
+            continue
+        if why is None or (why == "hidden" and spelled):
+            paths.add(path)
+        else:
+            skipped.add((path, why))
+    return Listing(root, tuple(sorted(paths)), tuple(sorted(skipped)))
+
+
+def _name(path: str, url: str) -> str:
+    """The name of a file, from its path below the root."""
+    if not files.is_local(url):
+        path = urlsplit(path).path
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise SourceError(f"{url!r}: the name of the file is not UTF-8; rename it") from error
+    return unicodedata.normalize("NFC", path)
+
+
+def _check_unique(ordered: list[_Found]) -> None:
+    names: dict[str, _Found] = {}
+    urls: dict[str, _Found] = {}
+    for item in ordered:
+        other = names.setdefault(item.name, item)
+        if other.url != item.url:
+            raise SourceError(
+                f"two files have the name {item.name!r}: {other.url} and {item.url}; "
+                "give their inputs names, as in NAME=PATTERN"
+            )
+        other = urls.setdefault(item.url, item)
+        if other.name != item.name:
+            raise SourceError(
+                f"{item.url}: is given twice, as {other.name!r} and as {item.name!r}; "
+                "leave one of the inputs out"
+            )
+
+
+def _nothing(given: str, listing: Listing) -> str:
+    message = f"{given}: matches no data file"
+    if listing.skipped:
+        shown = ", ".join(f"{path} ({why})" for path, why in listing.skipped[:5])
+        more = len(listing.skipped) - 5
+        message += f"; left out: {shown}" + (f" and {more} more" if more > 0 else "")
+        if any(why == "unknown suffix" for _, why in listing.skipped):
+            message += "; give the format with --format to take these"
+    return message + "; check the pattern"

@@ -1,0 +1,202 @@
+"""Files by path or URL: opened, checked against the plan, read in chunks."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from cachelib.errors import ForebayError, SourceChanged, SourceError
+from pipelines.sources import compression
+from pipelines.sources.records import Source
+
+CHUNK = 2 << 20
+"""Bytes read at a time."""
+
+REMOTE_BLOCK = 4 << 20
+"""Bytes of one range request."""
+
+
+def is_local(url: str) -> bool:
+    """Whether a path or URL names a file of this machine."""
+    return "://" not in url or url.startswith("file://")
+
+
+def local_path(url: str) -> str:
+    """The path of a local file, given by path or by a file:// URL."""
+    return unquote(urlsplit(url).path) if url.startswith("file://") else url
+
+
+def join(root: str, path: str) -> str:
+    """The URL of a file below a root."""
+    return f"{root.rstrip('/')}/{path}"
+
+
+def url_of(root: str, source: Source) -> str:
+    """Where a source lies, given the root that its index names."""
+    return join(root, source.path)
+
+
+@contextmanager
+def naming(url: str) -> Iterator[None]:
+    """What goes wrong inside becomes a SourceError that names the file."""
+    try:
+        yield
+    except (ForebayError, MemoryError):
+        raise
+    except FileNotFoundError as error:
+        raise SourceError(f"{url}: there is no such file; check the path") from error
+    except PermissionError as error:
+        raise SourceError(f"{url}: access is denied; check its permissions") from error
+    except Exception as error:  # each remote file system has exceptions of its own
+        raise SourceError(
+            f"{url}: cannot be read: {type(error).__name__}: {error}; "
+            "check that it is there, whole and readable"
+        ) from error
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The fsspec file system of a remote URL, and the path within it."""
+    import fsspec.core
+
+    protocol = url.split("://", 1)[0]
+    # A remembered listing would hide that a file has changed.
+    options = {"use_listings_cache": False} if protocol in ("gs", "gcs", "s3", "s3a") else {}
+    return fsspec.core.url_to_fs(url, **options)
+
+
+def check_size(url: str, found: int | None, expected: int) -> None:
+    """SourceChanged unless the file has the size that it was planned with."""
+    if found != expected:
+        raise SourceChanged(
+            f"{url}: has {found} bytes, but had {expected} when it was planned; "
+            "plan again, or put back the file as it was"
+        )
+
+
+@contextmanager
+def open_stored(url: str, size: int | None, position: int = 0) -> Iterator[BinaryIO]:
+    """The bytes as stored, from a position on; seekable wherever the store is.
+
+    Args:
+        url: path or URL.
+        size: the bytes it must have, or None not to check.
+        position: where reading begins.
+    """
+    with naming(url):
+        file = _open_local(url, size) if is_local(url) else _open_remote(url, size)
+        try:
+            _seek(file, position)
+        except BaseException:
+            file.close()
+            raise
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def _open_local(url: str, size: int | None) -> BinaryIO:
+    file = open(local_path(url), "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        file.close()
+        raise SourceError(f"{url}: is not a regular file")
+    if size is not None and status.st_size != size:
+        file.close()
+        check_size(url, status.st_size, size)
+    return file
+
+
+def _open_remote(url: str, size: int | None) -> BinaryIO:
+    files, path = filesystem(url)
+    info = files.info(path)
+    if size is not None:
+        check_size(url, info.get("size"), size)
+    if url.startswith(("http://", "https://")) and not info.get("partial", False):
+        return files.open(path, "rb", block_size=0)  # no range requests: one stream
+    return files.open(path, "rb", block_size=REMOTE_BLOCK, cache_type="readahead")
+
+
+def _seek(file: BinaryIO, position: int) -> None:
+    if position == 0:
+        return
+    if file.seekable():
+        file.seek(position)
+        return
+    left = position
+    while left and (skipped := len(file.read(min(left, CHUNK)))):
+        left -= skipped
+
+
+def stored_chunks(
+    url: str, size: int, position: int = 0, until: int | None = None
+) -> Iterator[bytes]:
+    """The bytes from a position to the end of the file, as they are stored.
+
+    Up to ``until`` they come in chunks of at most `CHUNK`; a reader that needs a little more than
+    that goes on in small ones. Remote files are read one chunk ahead.
+
+    Raises:
+        SourceChanged: the file does not have ``size`` bytes.
+    """
+    chunks = _stored_chunks(url, size, position, until)
+    return chunks if is_local(url) else ahead(chunks)
+
+
+def _stored_chunks(url: str, size: int, position: int, until: int | None) -> Iterator[bytes]:
+    with open_stored(url, size, position) as file:
+        while position < size:
+            wanted = CHUNK if until is None else min(CHUNK, max(until - position, CHUNK >> 4))
+            with naming(url):
+                chunk = file.read(min(wanted, size - position))
+            if not chunk:
+                check_size(url, position, size)
+            position += len(chunk)
+            yield chunk
+
+
+def plain_chunks(
+    url: str, source: Source, position: int = 0, until: int | None = None
+) -> Iterator[bytes]:
+    """The decompressed bytes from a position on; for a compressed source by reading up to it."""
+    if source.compression is None:
+        yield from stored_chunks(url, source.size, position, until)
+        return
+    skip = position
+    stored = stored_chunks(url, source.size)
+    for chunk in compression.decompress(stored, source.compression, url):
+        if skip >= len(chunk):
+            skip -= len(chunk)
+            continue
+        yield chunk[skip:] if skip else chunk
+        skip = 0
+
+
+def ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same chunks, the next one being fetched while one is in use."""
+    with ThreadPoolExecutor(1, "read-ahead") as pool:
+        upcoming = pool.submit(next, chunks, None)
+        while (chunk := upcoming.result()) is not None:
+            upcoming = pool.submit(next, chunks, None)
+            yield chunk
+
+
+@contextmanager
+def open_plain(url: str, source: Source) -> Iterator[BinaryIO]:
+    """The decompressed content as a seekable file; by a temporary copy where it must be."""
+    if source.compression is None:
+        with open_stored(url, source.size) as file:
+            if file.seekable():
+                yield file
+                return
+    with tempfile.TemporaryFile() as copy:
+        for chunk in plain_chunks(url, source):
+            copy.write(chunk)
+        copy.seek(0)
+        yield copy
