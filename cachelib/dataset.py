@@ -26,8 +26,8 @@ from cachelib.order.permutation import Permutation
 from cachelib.order.windows import Tail, WindowGrid
 from cachelib.ragged import Ragged
 
-Columns = dict[str, np.ndarray | Ragged]
-"""Rows by column: arrays of shape (n, *shape) and `Ragged` of n rows."""
+Columns = dict[str, Any]
+"""Rows by column: arrays of shape (n, *shape), or `Ragged` of n rows where the lengths vary."""
 
 
 class Rows(Protocol):
@@ -392,13 +392,12 @@ def _woven(parts: Sequence[Columns], places: Sequence[np.ndarray]) -> Columns:
         return parts[0]
     back = np.argsort(np.concatenate(places))
     columns: Columns = {}
-    for name in parts[0]:
-        ragged = [column for part in parts if isinstance(column := part[name], Ragged)]
-        arrays = [column for part in parts if isinstance(column := part[name], np.ndarray)]
-        if ragged:
-            columns[name] = Ragged.concatenate(ragged).take(back)
+    for name, first in parts[0].items():
+        column = [part[name] for part in parts]
+        if isinstance(first, Ragged):
+            columns[name] = Ragged.concatenate(column).take(back)
         else:
-            columns[name] = np.concatenate(arrays)[back]
+            columns[name] = np.concatenate(column)[back]
     return columns
 
 

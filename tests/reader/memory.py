@@ -15,8 +15,8 @@ class MemoryCache:
     """Rows of given lengths; token t is t itself, and every row has a ``label``."""
 
     def __init__(self, lengths: Sequence[int], version: int = 1, content: str = "a") -> None:
-        lengths = np.asarray(lengths, np.int64)
-        self.tokens = Ragged.from_lengths(np.arange(lengths.sum(), dtype=np.uint32), lengths)
+        tokens = np.arange(sum(lengths), dtype=np.uint32)
+        self.tokens = Ragged.from_lengths(tokens, np.array(lengths, np.int64))
         self.version = version
         self.content = content
         self.reads = 0

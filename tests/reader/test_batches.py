@@ -30,7 +30,8 @@ def test_batches_cover_the_samples_once_and_in_order(size, each, world, position
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**62))
 def test_parts_are_equal_contiguous_and_complete(each, world, position):
     batches = Batches(None, each * world, world)
-    span = batches.span(position)
+    span = range(position, position + each * world)
+    assert batches.span(position) == span
     parts = [batches.part(span, rank) for rank in range(world)]
     assert [i for part in parts for i in part] == list(span)
     assert {len(part) for part in parts} == {each}

@@ -142,7 +142,8 @@ def test_batch_size_and_world_may_change_at_a_resume():
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 5, 8]), st.integers(0, 4)), max_size=6))
 def test_any_history_of_resumes_serves_the_same_samples(history):
     ds = simulated(13).repeat()
-    state, served = None, []
+    state: dict | None = None
+    served: list[int] = []
     for batch_size, steps in history:
         loader = ds.loader(batch_size, start=state, prefetch=2)
         served += flat(drawn(loader, steps)) if steps else []
