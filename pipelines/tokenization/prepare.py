@@ -30,6 +30,7 @@ from pipelines.tokenization.specials import (
     Spec,
     for_text,
     hide_specials,
+    reachable_tokens,
     special_tokens,
     vocabulary_tokens,
 )
@@ -104,7 +105,7 @@ def prepare(
     if files.spec["model"].get("dropout"):
         notes.append("The tokenizer's BPE dropout is switched off: ids must not depend on chance.")
     original = HuggingFace(spec)
-    leaks = _leaks(original, special_tokens(spec))
+    leaks = _leaks(original, spec)
     if leaks:
         notes.append(
             f"The tokenizer's model makes special tokens out of text ({', '.join(leaks[:4])}); "
@@ -135,17 +136,16 @@ def prepare(
     )
 
 
-def _leaks(engine: HuggingFace, specials: tuple[str, ...]) -> list[str]:
+def _leaks(engine: HuggingFace, spec: Spec) -> list[str]:
     """Special tokens whose ids come out of a text that holds their characters."""
-    if not specials:
-        return []
-    unknown = getattr(engine.tokenizer.model, "unk_token", None)
-    contexts = [f"{token} x{token}y  {token}\n{token}{token}" for token in specials]
-    ids = engine.encode(as_texts(contexts))
+    reachable = reachable_tokens(spec)
+    specials = [token for token in special_tokens(spec) if token not in reachable]
+    texts = [f"{token} x{token}y  {token}\n{token}{token}" for token in specials]
+    ids = engine.encode(as_texts(texts))
     return [
         token
         for token, row in zip(specials, ids, strict=True)
-        if token != unknown and engine.tokenizer.token_to_id(token) in row
+        if engine.tokenizer.token_to_id(token) in row
     ]
 
 

@@ -25,6 +25,19 @@ def vocabulary_tokens(spec: Spec) -> tuple[str, ...]:
     )
 
 
+def reachable_tokens(spec: Spec) -> frozenset[str]:
+    """Tokens that stand for what the vocabulary lacks: text becomes them whatever their names.
+
+    The unknown token, and ``<0x00>`` to ``<0xFF>`` of models with byte fallback.
+    """
+    model = spec["model"]
+    unknown = model.get("unk_token")
+    if model.get("unk_id") is not None:
+        unknown = model["vocab"][model["unk_id"]][0]
+    fallback = {f"<0x{byte:02X}>" for byte in range(256)} if model.get("byte_fallback") else set()
+    return frozenset(fallback | ({unknown} if unknown is not None else set()))
+
+
 def for_text(spec: Spec) -> Spec:
     """The tokenizer without what would make ids depend on more than the text.
 
@@ -49,7 +62,8 @@ def hide_specials(spec: Spec) -> Spec:
     models do): there the library's ``encode_special_tokens`` is not enough. Merges that would
     build a special token go too.
     """
-    hidden = {token: _hidden(token) for token in special_tokens(spec)}
+    reachable = reachable_tokens(spec)
+    hidden = {token: _hidden(token) for token in special_tokens(spec) if token not in reachable}
 
     def rename(token: Any) -> Any:
         return hidden.get(token, token) if isinstance(token, str) else token
@@ -62,8 +76,6 @@ def hide_specials(spec: Spec) -> Spec:
         model["vocab"] = [[rename(token), score] for token, score in vocabulary]
     if model.get("merges"):
         model["merges"] = [merge for merge in model["merges"] if not _touches(merge, hidden)]
-    if "unk_token" in model:
-        model["unk_token"] = rename(model["unk_token"])
     added = [
         {**token, "content": rename(token["content"])} for token in spec.get("added_tokens") or ()
     ]
