@@ -10,7 +10,6 @@ reached at once:
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +20,7 @@ import numpy as np
 from cachelib.loader import Loader
 from cachelib.order import seeds
 from cachelib.order.batches import Last
-from cachelib.order.indices import LARGEST, as_indices
+from cachelib.order.indices import LARGEST, as_indices, as_integer
 from cachelib.order.permutation import Permutation
 from cachelib.order.windows import Tail, WindowGrid
 from cachelib.ragged import Ragged
@@ -111,9 +110,9 @@ class Dataset:
 
     def windows(
         self,
-        length: int,
+        length: SupportsIndex,
         *,
-        stride: int | None = None,
+        stride: SupportsIndex | None = None,
         tail: Tail = "drop",
         field: str = "tokens",
     ) -> Dataset:
@@ -140,8 +139,8 @@ class Dataset:
                 f"windows run over the rows of a cache in stored order, not over its {kind}: "
                 "call windows() first, as in cache.windows(length).shuffle(seed)"
             )
-        length = _whole("length", length)
-        stride = length if stride is None else _whole("stride", stride)
+        length = as_integer("length", length)
+        stride = length if stride is None else as_integer("stride", stride)
         grid = WindowGrid(self.node.elements(field), length, stride, tail)
         return Dataset(Windows(self.node, field, grid))
 
@@ -156,9 +155,9 @@ class Dataset:
         """
         if self.size is None:
             raise ValueError("an endless dataset cannot be shuffled: call shuffle() first")
-        return Dataset(Shuffle(self.node, seeds.as_seed(seed)))
+        return Dataset(Shuffle(self.node, as_integer("seed", seed)))
 
-    def repeat(self, times: int | None = None) -> Dataset:
+    def repeat(self, times: SupportsIndex | None = None) -> Dataset:
         """The rows again and again: row i is row i % size of pass i // size.
 
         Every pass has an order of its own, by a hash of the seed and its number; the first one is
@@ -174,7 +173,7 @@ class Dataset:
             what = "endless" if self.size is None else "empty"
             raise ValueError(f"an {what} dataset cannot be repeated")
         if times is not None:
-            times = _whole("times", times)
+            times = as_integer("times", times)
             if times < 1 or times * self.size > LARGEST:
                 raise ValueError(
                     f"times must be from 1 to {LARGEST // self.size} for {self.size} rows, "
@@ -184,11 +183,11 @@ class Dataset:
 
     def loader(
         self,
-        batch_size: int,
+        batch_size: SupportsIndex,
         *,
-        dp_rank: int = 0,
-        dp_world: int = 1,
-        start: Mapping[str, Any] | int | None = None,
+        dp_rank: SupportsIndex = 0,
+        dp_world: SupportsIndex = 1,
+        start: Mapping[str, Any] | SupportsIndex | None = None,
         last: Last = "drop",
         prefetch: int = 4,
     ) -> Loader:
@@ -399,12 +398,3 @@ def _woven(parts: Sequence[Columns], places: Sequence[np.ndarray]) -> Columns:
         else:
             columns[name] = np.concatenate(column)[back]
     return columns
-
-
-def _whole(name: str, value: SupportsIndex) -> int:
-    if isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, got {value!r}") from None

@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
 from cachelib.errors import StateMismatch
 from cachelib.order.batches import Batches, Last
 from cachelib.order.fingerprint import differences, fingerprint
+from cachelib.order.indices import as_integer
 
 if TYPE_CHECKING:
     from cachelib.dataset import Columns, Dataset
@@ -55,19 +56,21 @@ class Loader:
     def __init__(
         self,
         dataset: Dataset,
-        batch_size: int,
+        batch_size: SupportsIndex,
         *,
-        dp_rank: int = 0,
-        dp_world: int = 1,
-        start: Mapping[str, Any] | int | None = None,
+        dp_rank: SupportsIndex = 0,
+        dp_world: SupportsIndex = 1,
+        start: Mapping[str, Any] | SupportsIndex | None = None,
         last: Last = "drop",
         prefetch: int = 4,
     ) -> None:
         self.dataset = dataset
+        batch_size = as_integer("batch_size", batch_size)
+        dp_world = as_integer("dp_world", dp_world)
         self.batches = Batches(dataset.size, batch_size, dp_world, last)
-        self.dp_rank = dp_rank
+        self.dp_rank = as_integer("dp_rank", dp_rank)
         self.prefetch = prefetch
-        if not 0 <= dp_rank < dp_world:
+        if not 0 <= self.dp_rank < dp_world:
             raise ValueError(f"dp_rank must be from 0 to {dp_world - 1}, got {dp_rank}")
         if prefetch < 0:
             raise ValueError(f"prefetch must be 0 or more batches, got {prefetch}")
@@ -83,11 +86,11 @@ class Loader:
         self._position = (0, 0)
         if isinstance(start, Mapping):
             self.load_state_dict(start)
-        elif start is None or (type(start) is int and start >= 0):
-            step = start or 0
-            self._move(step * batch_size, step)
-        else:
-            raise ValueError(f"start must be a state or a step from 0 on, got {start!r}")
+            return
+        step = 0 if start is None else as_integer("start", start)
+        if step < 0:
+            raise ValueError(f"start must be a state or a step from 0 on, got {step}")
+        self._move(step * batch_size, step)
 
     def __reduce__(self) -> tuple[Any, ...]:
         again = partial(

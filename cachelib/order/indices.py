@@ -1,4 +1,4 @@
-"""Indices as callers give them: any integers, counted from either end."""
+"""Integers as callers give them, and indices counted from either end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from typing import SupportsIndex
 import numpy as np
 
 LARGEST = np.iinfo(np.int64).max
+
+
+def as_integer(name: str, value: SupportsIndex) -> int:
+    """An integer of any type as an int; TypeError naming what is not one (a bool, a float)."""
+    if not isinstance(value, (bool, np.bool_)):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise TypeError(f"{name} must be an integer, got {value!r}")
 
 
 def as_indices(indices: Iterable[SupportsIndex] | np.ndarray, size: int | None) -> np.ndarray:
@@ -50,14 +60,7 @@ def _array_of(indices: Iterable[SupportsIndex], size: int | None) -> np.ndarray:
     # integers integers.
     if isinstance(indices, (str, bytes)) or not isinstance(indices, Iterable):
         raise TypeError(f"indices must be a sequence of integers, got {indices!r}")
-    exact = []
-    for index in indices:
-        if isinstance(index, bool):
-            raise TypeError(f"indices must be integers, got {index!r}")
-        try:
-            exact.append(operator.index(index))
-        except TypeError:
-            raise TypeError(f"indices must be integers, got {index!r}") from None
+    exact = [as_integer("an index", index) for index in indices]
     for index in exact:
         if not -LARGEST <= index <= LARGEST:
             raise outside(index, size)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import operator
 from hashlib import blake2b
-from typing import SupportsIndex
 
 from cachelib.canonical import canonical
 
@@ -17,16 +15,6 @@ def derive(label: str, *parts: int | str) -> bytes:
     """
     encoded = canonical([label, *parts])
     return blake2b(encoded, digest_size=32, person=b"forebay.order").digest()
-
-
-def as_seed(seed: SupportsIndex) -> int:
-    """Any integer as a seed; TypeError for what is not one (a bool, a float, None)."""
-    if isinstance(seed, bool):
-        raise TypeError(f"a seed is an integer, got {seed!r}")
-    try:
-        return operator.index(seed)
-    except TypeError:
-        raise TypeError(f"a seed is an integer, got {seed!r}") from None
 
 
 def of_epoch(seed: int, epoch: int) -> int:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelib.order.indices import as_indices
+from cachelib.order.indices import as_indices, as_integer
 
 
 @given(st.integers(1, 100), st.data())
@@ -67,7 +67,7 @@ def test_does_not_change_what_it_is_given():
     ids=repr,
 )
 def test_refuses_what_are_no_integers(bad):
-    with pytest.raises(TypeError, match=r"indices must be .*integers|one-dimensional"):
+    with pytest.raises(TypeError, match=r"must be (a sequence of |an )?integer|one-dimensional"):
         as_indices(bad, 5)
 
 
@@ -90,3 +90,15 @@ def test_refuses_what_is_outside(indices, size, bad):
         as_indices(indices, size)
     assert f"index {bad} " in str(caught.value)
     assert ("endless" if size is None else f"{size} rows") in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [5, np.int8(5), np.uint64(5), np.array(5)])
+def test_takes_any_integer(value):
+    assert as_integer("seed", value) == 5
+    assert type(as_integer("seed", value)) is int
+
+
+@pytest.mark.parametrize("value", [True, np.True_, 1.0, None, "7", np.float32(1)])
+def test_refuses_what_is_no_integer(value):
+    with pytest.raises(TypeError, match="seed must be an integer, got "):
+        as_integer("seed", value)

@@ -260,7 +260,6 @@ def test_refuses_what_is_no_state(change, message):
         ({"batch_size": 4, "dp_rank": 2, "dp_world": 2}, "dp_rank must be from 0 to 1, got 2"),
         ({"batch_size": 4, "dp_rank": -1}, "dp_rank must be from 0 to 0, got -1"),
         ({"batch_size": 4, "start": -1}, "got -1"),
-        ({"batch_size": 4, "start": 1.5}, "got 1.5"),
         ({"batch_size": 4, "last": "pad"}, "got 'pad'"),
         ({"batch_size": 4, "prefetch": -1}, "got -1"),
         ({"batch_size": 101}, "no batch of 101 in 100 rows"),
@@ -270,6 +269,14 @@ def test_refuses_what_is_no_state(change, message):
 def test_refuses(options, message):
     with pytest.raises(ValueError, match=message):
         simulated(100).loader(**options)
+
+
+@pytest.mark.parametrize("option", ["batch_size", "dp_rank", "dp_world", "start"])
+def test_refuses_what_is_no_integer(option):
+    for bad in (1.0, True, "1"):
+        with pytest.raises(TypeError, match=f"{option} must be an integer, got {bad!r}"):
+            simulated().loader(**{"batch_size": 4, option: bad})
+    assert simulated().loader(np.int32(4), start=np.uint8(1)).state_dict()["samples"] == 4
 
 
 def test_an_empty_dataset_has_no_loader():

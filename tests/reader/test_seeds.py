@@ -1,8 +1,5 @@
 import itertools
 
-import numpy as np
-import pytest
-
 from cachelib.order import seeds
 
 
@@ -24,15 +21,3 @@ def test_no_two_of_seed_epoch_and_label_share_a_key():
     keys |= {seeds.derive("b", s) for s in names}
     keys |= {seeds.derive("a", s, 0) for s in names} | {seeds.derive("a", str(s)) for s in names}
     assert len(keys) == 40 * 20 + 40 * 3
-
-
-@pytest.mark.parametrize("seed", [5, np.int8(5), np.uint64(5), np.array(5)])
-def test_takes_any_integer(seed):
-    assert seeds.as_seed(seed) == 5
-    assert type(seeds.as_seed(seed)) is int
-
-
-@pytest.mark.parametrize("seed", [True, 1.0, None, "7", np.float32(1)])
-def test_refuses_what_is_no_integer(seed):
-    with pytest.raises(TypeError, match="a seed is an integer"):
-        seeds.as_seed(seed)
