@@ -51,7 +51,7 @@ def array_spec(path: Path, dtype: str, length: int) -> dict[str, Any]:
     }
     return {
         "driver": "zarr3",
-        "kvstore": {"driver": "file", "path": f"{path}/", "file_io_sync": False},
+        "kvstore": {"driver": "file", "path": f"{path}/"},
         "metadata": {
             "shape": [length],
             "data_type": dtype,
