@@ -27,7 +27,7 @@ class Field:
     """One column of a cache.
 
     Attributes:
-        name: letters, digits and "_"; nested names use "/".
+        name: letters, digits, "_", "-" and "."; nested names use "/".
         dtype: a NumPy dtype name.
         shape: fixed dimensions of one value, without the ragged one.
         ragged: rows hold a varying number of values; stored with offsets.
@@ -47,7 +47,7 @@ class Field:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(
-                f"field name {self.name!r}: use letters, digits, ".", "-" and _', nested by '/', "
+                f"field name {self.name!r}: use letters, digits, '_', '-' and '.', nested by '/', "
                 "beginning with a letter or digit"
             )
         if self.dtype not in _DTYPES:

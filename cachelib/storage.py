@@ -98,6 +98,12 @@ class Storage:
         """The storage at a local path or URL."""
         return cls(canonical_url(location))
 
+    @property
+    def local_path(self) -> Path | None:
+        """The folder on this machine, or None for other stores."""
+        scheme, _, rest = self.url.partition("://")
+        return Path(rest) if scheme == "file" else None
+
     def where(self, key: str) -> str:
         """The full URL of a key, for messages."""
         return self.url + key

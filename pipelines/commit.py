@@ -157,7 +157,8 @@ def check_audits(before: Sequence[Commit], manifests: Sequence[Manifest]) -> Non
     Raises:
         BuildFailed: naming how many parts were written again.
     """
-    redone = sum(item.counts.get("redone", 0) for item in (*before, *manifests))
+    counts = [*(commit.counts for commit in before), *(m.counts for m in manifests)]
+    redone = sum(count.get("redone", 0) for count in counts)
     if redone >= REDONE_PARTS:
         raise BuildFailed(
             f"the fast tokenizer engine differed from the exact one in {redone} parts, which were "

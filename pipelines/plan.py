@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from cachelib.canonical import digest, digest_of
@@ -90,9 +90,9 @@ class Plan:
             "parent_version": self.parent_version,
             "schema": self.schema.to_json(),
             "identity": self.identity,
-            "reading": self.reading.to_json(),
+            "reading": asdict(self.reading),
             "tokenizer": self.tokenizer,
-            "sources": [source.to_json() for source in self.sources],
+            "sources": _columns(self.sources),
             "splits": [
                 [split.size, [[p.source, p.start, p.stop] for p in split.pieces]]
                 for split in self.splits
@@ -109,9 +109,11 @@ class Plan:
             parent_version=value["parent_version"],
             schema=Schema.from_json(value["schema"]),
             identity=dict(value["identity"]),
-            reading=Reading.from_json(value["reading"]),
+            reading=Reading(
+                **{**value["reading"], "keep": tuple(map(tuple, value["reading"]["keep"]))}
+            ),
             tokenizer=dict(value["tokenizer"]),
-            sources=tuple(Source.from_json(source) for source in value["sources"]),
+            sources=_sources(value["sources"]),
             splits=tuple(
                 Split(tuple(Piece(*piece) for piece in pieces), size)
                 for size, pieces in value["splits"]
@@ -123,8 +125,8 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """The plan's digest; computed anew at every call."""
-        return digest_of(self.to_json())
+        """The place in the ledger that the plan is made for, and its digest; computed anew."""
+        return f"{self.parent_version + 1:06d}-{digest_of(self.to_json())}"
 
     @property
     def size(self) -> int:
@@ -138,6 +140,20 @@ class Plan:
     @property
     def wave_count(self) -> int:
         return len(self.waves) - 1
+
+
+def _columns(sources: Sequence[Source]) -> dict[str, list[Any]]:
+    return {f.name: [getattr(source, f.name) for source in sources] for f in fields(Source)}
+
+
+def _sources(columns: Mapping[str, Sequence[Any]]) -> tuple[Source, ...]:
+    rows = zip(*(columns[f.name] for f in fields(Source)), strict=True)
+    return tuple(_source(*row) for row in rows)
+
+
+def _source(*values: Any) -> Source:
+    named = dict(zip((f.name for f in fields(Source)), values, strict=True))
+    return Source(**{**named, "splits_at": tuple(named["splits_at"])})
 
 
 def shard_id(plan: str, split: int, part: int) -> str:

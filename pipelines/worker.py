@@ -17,16 +17,18 @@ import pyarrow as pa
 from cachelib.ragged import Ragged
 from cachelib.shard import Cover, Manifest, ShardWriter, publish, read_manifest
 from cachelib.storage import Storage
-from pipelines import audit
 from pipelines.columns import columns_of
 from pipelines.plan import Piece, Plan, part_unit, shard_id
 from pipelines.readahead import read_ahead
 from pipelines.sources import read, url_of
 from pipelines.sources.records import Records, Source
-from pipelines.tokenization import Encoder
+from pipelines.tokenization import Encoder, audit_rows, differing
 
 READ_AHEAD = 3
 """Blocks of records that are read before they are needed."""
+
+AUDIT_RATE = 1 / 1000
+"""Share of rows that are tokenized by both engines before a part is published."""
 
 BATCH_BYTES = 2 << 20
 """Bytes of text that are tokenized at once, at least, unless a part ends."""
@@ -263,7 +265,12 @@ class _Part:
             positions,
         )
         if not self.exact:
-            chosen = np.concatenate([audit.chosen(n, r.positions) for n, r in zip(names, runs)])
+            chosen = np.concatenate(
+                [
+                    audit_rows(name, run.positions, AUDIT_RATE)
+                    for name, run in zip(names, runs, strict=True)
+                ]
+            )
             if chosen.any():
                 rows = np.flatnonzero(chosen)
                 self._sample.append((text.take(pa.array(rows)), tokens.take(rows)))
@@ -290,12 +297,12 @@ class _Part:
         return publish(self.work.storage, manifest)
 
     def _audit_differs(self) -> bool:
-        differing = 0
+        wrong = 0
         for text, tokens in self._sample:
             self._count("audited", len(tokens))
-            differing += len(audit.differing(self.work.encoder, text, tokens))
+            wrong += len(differing(self.work.encoder, text, tokens))
         self._sample = []
-        return differing > 0
+        return wrong > 0
 
     def _again(self, following: tuple[int, int] | None) -> Manifest:
         """Write the part again, tokenized with the exact engine only."""

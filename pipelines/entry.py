@@ -1,0 +1,71 @@
+"""The `forebay` command: hands each subcommand to the package that has it.
+
+It lies outside `cachelib`, since PyPI has another package of that name, which may have overwritten
+ours; then the command says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+_MODULES = {
+    "build": "pipelines.cli",
+    "plan": "pipelines.cli",
+    "ls": "cachelib.cli",
+    "head": "cachelib.cli",
+    "verify": "cachelib.cli",
+    "stats": "cachelib.cli",
+}
+
+_USAGE = """usage: forebay COMMAND ...
+
+  build   bring a cache up to date with its sources
+  plan    show what build would do
+  ls      commits and totals of a cache
+  head    decoded rows
+  verify  check everything that is stored
+  stats   rows, tokens, lengths and rejects by source
+
+forebay COMMAND --help tells more."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
+        print(_USAGE)
+        return 0 if given else 2
+    if given[0] not in _MODULES:
+        print(f"forebay: no command {given[0]!r}\n{_USAGE}", file=sys.stderr)
+        return 2
+    wrong = overwritten()
+    if wrong:
+        print(f"forebay: {wrong}", file=sys.stderr)
+        return 1
+    try:
+        module = importlib.import_module(_MODULES[given[0]])
+    except ModuleNotFoundError as error:
+        print(
+            f"forebay: {given[0]} needs {error.name}: pip install 'forebay[pipelines]'",
+            file=sys.stderr,
+        )
+        return 1
+    status: int = module.main(given)
+    return status
+
+
+def overwritten() -> str | None:
+    """What to do where another package has taken the place of our `cachelib`, else None."""
+    try:
+        import cachelib
+    except ImportError as error:
+        return f"cachelib cannot be imported ({error}): pip install --force-reinstall forebay"
+    if hasattr(cachelib, "Cache") and hasattr(cachelib, "LedgerConflict"):
+        return None
+    return (
+        f"{cachelib.__file__} is another package called cachelib, which some Flask extensions "
+        "bring along. Uninstall it (pip uninstall cachelib) and install Forebay again (pip install "
+        "--force-reinstall --no-deps forebay), or use an environment of its own"
+    )

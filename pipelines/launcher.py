@@ -1,0 +1,411 @@
+"""Build: sources into a cache, by plans that are stored before they are carried out."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from cachelib.errors import ForebayError, IncompatibleCache, SourceError
+from cachelib.ledger import Commit, Ledger, Snapshot, add_counts
+from cachelib.schema import Schema
+from cachelib.shard import attempt_prefix
+from cachelib.storage import Storage
+from pipelines import coverage
+from pipelines.columns import text_schema
+from pipelines.commit import commits_of, finish
+from pipelines.config import BuildConfig, build_config
+from pipelines.plan import Plan, check_unchanged, make_splits, make_waves, remaining
+from pipelines.progress import Progress, Watcher
+from pipelines.sources import Discovery, discover, read, url_of
+from pipelines.sources.records import Reading
+from pipelines.tasks import Job, load_plan, plan_key, plans_after, put_tokenizer, take_failure
+from pipelines.tokenization import (
+    Encoder,
+    Identity,
+    Policy,
+    Prepared,
+    TokenizerFiles,
+    check_same,
+    load_tokenizer,
+    open_encoder,
+    prepare,
+)
+
+SAMPLE_BYTES = 256 << 10
+"""Text of the first source on which engines are compared and tokens are estimated."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A configuration with everything found out that planning needs.
+
+    Attributes:
+        config: as it was given.
+        storage: of the cache.
+        discovery: the sources.
+        reading: how records become text.
+        files, prepared: the tokenizer.
+        schema, identity: of the rows.
+        tokens_per_byte: of the sample, 0 where there was no text.
+    """
+
+    config: BuildConfig
+    storage: Storage
+    discovery: Discovery
+    reading: Reading
+    files: TokenizerFiles
+    prepared: Prepared
+    schema: Schema
+    identity: dict[str, Any]
+    tokens_per_byte: float
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a build would do next.
+
+    Attributes:
+        plan: the work, or None where nothing is left to do.
+        stored: whether it is a plan that an earlier build stored and did not end.
+        waves_done: waves of it that are committed.
+        reused: sources that are taken in already.
+        changed: sources left out because they changed.
+    """
+
+    plan: Plan | None
+    stored: bool
+    waves_done: int
+    reused: int
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a build did.
+
+    Attributes:
+        url: of the cache.
+        version: newest version afterwards, or -1 where there is no cache.
+        rows, tokens: of the cache.
+        new_rows, new_tokens, records, rejects, counts: of this build.
+        bytes: of text read, about.
+        stored_bytes: of the shards of this build, None where the store does not tell.
+        seconds: from the call to its end; `working` without what came before the first wave.
+        notes: what the user should know.
+    """
+
+    url: str
+    version: int
+    rows: int
+    tokens: int
+    new_rows: int
+    new_tokens: int
+    records: int
+    rejects: dict[str, int]
+    counts: dict[str, int]
+    bytes: int
+    stored_bytes: int | None
+    seconds: float
+    working: float
+    notes: tuple[str, ...]
+
+
+def build(
+    config: BuildConfig | None = None,
+    *,
+    show: Callable[[Progress], None] | None = None,
+    beam_arguments: Sequence[str] = (),
+    **values: Any,
+) -> Summary:
+    """Bring a cache up to date with its sources; does nothing where it is.
+
+    Args:
+        config: a checked configuration; or its keys as keyword arguments.
+        show: called with the progress, about twice a second.
+        beam_arguments: further options of the Beam runner.
+
+    Raises:
+        ForebayError: of the kind that fits; what was committed before stays.
+    """
+    config = build_config(values) if config is None else config
+    began = time.monotonic()
+    # Importing Beam takes seconds; what comes before the first wave goes on meanwhile.
+    importer = threading.Thread(target=importlib.import_module, args=("pipelines.runners",))
+    importer.start()
+    request = inquire(config)
+    commits: list[Commit] = []
+    size = 0
+    working = time.monotonic()
+    while (planned := next_plan(request)).plan is not None:
+        importer.join()
+        made = _carry_out(request, planned, show, beam_arguments)
+        commits += made
+        size += planned.plan.size
+    seconds = time.monotonic()
+    head = Ledger(request.storage).head()
+    if config.finish and head is not None:
+        finish(request.storage)
+    return _summary(request, planned, commits, size, seconds - began, seconds - working)
+
+
+def inquire(config: BuildConfig) -> Request:
+    """Find out what planning needs: the sources, the tokenizer, and whether the cache fits."""
+    storage = Storage.at(config.to)
+    reading = Reading(config.text_field, tuple(config.keep.items()), config.invalid_unicode)
+    files = load_tokenizer(config.tokenizer)
+    discovery = discover(config.inputs, format=config.format)
+    sample = _sample(discovery, reading)
+    prepared = prepare(files, Policy(config.bos, config.eos), config.engine, sample)
+    encoder = open_encoder(files, prepared)
+    request = Request(
+        config=config,
+        storage=storage,
+        discovery=discovery,
+        reading=reading,
+        files=files,
+        prepared=prepared,
+        schema=text_schema(prepared.identity.dtype.name, reading.keep),
+        identity={
+            "processor": "tokens",
+            "reading": asdict(reading),
+            "tokenizer": prepared.identity.to_json(),
+            "engines": dict(prepared.versions),
+        },
+        tokens_per_byte=_tokens_per_byte(encoder, sample),
+    )
+    _check_fits(request)
+    return request
+
+
+def _sample(discovery: Discovery, reading: Reading) -> pa.LargeStringArray:
+    """The first documents, for comparing engines; a source that cannot be read fails later."""
+    source = discovery.sources[0]
+    url = url_of(discovery.roots[source.root], source)
+    records = read(url, source, 0, source.extent, reading)
+    try:
+        text = next(iter(records)).text
+    except (StopIteration, SourceError):
+        return pa.array([], pa.large_string())
+    sizes = pa.compute.cumulative_sum(pa.compute.binary_length(text))
+    count = pa.compute.sum(pa.compute.less(sizes, SAMPLE_BYTES)).as_py() or 0
+    return text[:count]
+
+
+def _tokens_per_byte(encoder: Encoder, sample: pa.LargeStringArray) -> float:
+    size = pa.compute.sum(pa.compute.binary_length(sample)).as_py() or 0
+    return len(encoder.encode(sample).values) / size if size else 0.0
+
+
+def _check_fits(request: Request) -> None:
+    """Refuse to add rows that are made in another way than those of the cache.
+
+    Raises:
+        IncompatibleCache: saying what differs.
+    """
+    ledger = Ledger(request.storage)
+    head = ledger.head()
+    if head is None:
+        return
+    commit = ledger.commit(head)
+    url = request.storage.url
+    theirs, ours = commit.identity, request.identity
+    if theirs.get("processor") != ours["processor"]:
+        raise IncompatibleCache(f"{url} holds rows made by {theirs.get('processor')!r}")
+    check_same(Identity.from_json(theirs["tokenizer"]), request.prepared.identity, url)
+    if theirs["reading"] != _as_json(ours["reading"]) or commit.schema != request.schema:
+        different = {
+            key: (value, theirs["reading"].get(key))
+            for key, value in _as_json(ours["reading"]).items()
+            if value != theirs["reading"].get(key)
+        }
+        raise IncompatibleCache(
+            f"{url}: its records were read in another way: "
+            + "; ".join(f"{k} is {a!r}, the cache has {b!r}" for k, (a, b) in different.items())
+        )
+
+
+def _as_json(reading: dict[str, Any]) -> dict[str, Any]:
+    return {**reading, "keep": [list(pair) for pair in reading["keep"]]}
+
+
+def next_plan(request: Request) -> Planned:
+    """The stored plan to go on with, or a new one for what the coverage lacks.
+
+    Raises:
+        SourceChanged: a source changed since it was taken in, and that is an error.
+        IncompatibleCache: the cache was marked complete.
+    """
+    ledger = Ledger(request.storage)
+    head = ledger.head()
+    snapshot = None if head is None else ledger.snapshot(head)
+    taken = {} if snapshot is None else coverage.merge(ledger.coverage_deltas(snapshot))
+    sources = request.discovery.sources
+    work = remaining(sources, taken)
+    if request.config.changed == "error":
+        check_unchanged(work, sources, taken)
+    stored = _unfinished(request, ledger, snapshot)
+    if stored is not None:
+        plan, done = stored
+        return Planned(plan, True, done, work.reused, work.changed)
+    if not work.pieces:
+        return Planned(None, False, 0, work.reused, work.changed)
+    if snapshot is not None and snapshot.commit.finished and not request.config.reopen:
+        raise IncompatibleCache(
+            f"{request.storage.url} was marked complete at version {snapshot.version}, and "
+            f"{len(work.pieces)} new pieces of sources were found; say reopen to add them"
+        )
+    return Planned(_new_plan(request, snapshot, work.pieces), False, 0, work.reused, work.changed)
+
+
+def _new_plan(request: Request, snapshot: Snapshot | None, pieces: Sequence[Any]) -> Plan:
+    used = sorted({piece.source for piece in pieces})
+    places = {index: place for place, index in enumerate(used)}
+    sources = tuple(request.discovery.sources[index] for index in used)
+    moved = [replace(piece, source=places[piece.source]) for piece in pieces]
+    splits = make_splits(moved, sources, request.config.split_bytes)
+    return Plan(
+        parent="" if snapshot is None else snapshot.commit.digest,
+        parent_version=-1 if snapshot is None else snapshot.version,
+        schema=request.schema,
+        identity=request.identity,
+        reading=request.reading,
+        tokenizer=request.prepared.to_json(),
+        sources=sources,
+        splits=splits,
+        waves=make_waves(splits, request.config.split_bytes),
+        split_bytes=request.config.split_bytes,
+        max_reject_rate=request.config.max_reject_rate,
+    )
+
+
+def _unfinished(
+    request: Request, ledger: Ledger, snapshot: Snapshot | None
+) -> tuple[Plan, int] | None:
+    """A stored plan that can be gone on with, and how many of its waves are committed.
+
+    It is gone on with if every source that it still needs is among those asked for, unchanged.
+    Otherwise what it took in stays, and the rest is planned anew.
+    """
+    names = plans_after(request.storage, -1 if snapshot is None else snapshot.version)
+    if snapshot is not None and "plan" in snapshot.commit.task:
+        names.insert(0, snapshot.commit.task["plan"])
+    present = {source.name: source for source in request.discovery.sources}
+    for name in names:
+        plan = load_plan(request.storage.url, name)
+        done = len(commits_of(ledger, plan, name)[1])
+        if done == plan.wave_count:
+            continue
+        same = plan.identity["tokenizer"] == request.identity["tokenizer"] and (
+            plan.reading == request.reading
+        )
+        needed = {
+            plan.sources[piece.source]
+            for split in plan.splits[plan.waves[done] :]
+            for piece in split.pieces
+        }
+        if same and all(s.name in present and present[s.name].version == s.version for s in needed):
+            return plan, done
+    return None
+
+
+def _roots(request: Request, plan: Plan) -> tuple[str, ...]:
+    """Where each of a plan's roots lies now, found by the names of its sources."""
+    present = {source.name: source for source in request.discovery.sources}
+    roots = [""] * (1 + max(source.root for source in plan.sources))
+    for source in plan.sources:
+        if source.name in present:
+            roots[source.root] = request.discovery.roots[present[source.name].root]
+    return tuple(roots)
+
+
+def _carry_out(
+    request: Request,
+    planned: Planned,
+    show: Callable[[Progress], None] | None,
+    beam_arguments: Sequence[str],
+) -> list[Commit]:
+    """Store a plan and run its waves one after another; returns the commits made meanwhile."""
+    from pipelines.runners import run_wave
+
+    plan = planned.plan
+    assert plan is not None
+    storage, config = request.storage, request.config
+    name = plan.name
+    put_tokenizer(storage, request.files)
+    storage.put_json(plan_key(name), plan.to_json())
+    ledger = Ledger(storage)
+    roots = _roots(request, plan)
+    watcher = None if show is None else Watcher(storage, plan, name, show)
+    for wave in range(planned.waves_done, plan.wave_count):
+        job = Job(storage.url, name, wave, roots)
+        take_failure(job)
+        with nullcontext() if watcher is None else watcher.wave(wave):
+            run_wave(
+                job,
+                config.runner,
+                workers=config.workers,
+                processes=config.processes,
+                arguments=beam_arguments,
+            )
+        failure = take_failure(job)
+        if failure is not None:
+            raise failure
+        if len(commits_of(ledger, plan, name)[1]) <= wave:
+            raise ForebayError(f"wave {wave} of plan {name} ended without a commit or an error")
+    return commits_of(ledger, plan, name)[1][planned.waves_done :]
+
+
+def _summary(
+    request: Request,
+    planned: Planned,
+    commits: Sequence[Commit],
+    size: int,
+    seconds: float,
+    working: float,
+) -> Summary:
+    ledger = Ledger(request.storage)
+    head = ledger.head()
+    totals: dict[str, Any] = (
+        {"rows": 0, "elements": {}} if head is None else ledger.commit(head).totals
+    )
+    notes = list(request.prepared.notes)
+    if planned.changed:
+        notes.append(f"{len(planned.changed)} sources changed since they were taken in; left out")
+    if request.discovery.skipped:
+        notes.append(f"{len(request.discovery.skipped)} files below the inputs were left out")
+    return Summary(
+        url=request.storage.url,
+        version=-1 if head is None else head,
+        rows=totals["rows"],
+        tokens=totals["elements"].get("tokens", 0),
+        new_rows=sum(int(c.entries.rows.sum()) for c in commits),
+        new_tokens=sum(int(c.entries.elements["tokens"].sum()) for c in commits),
+        records=sum(c.records for c in commits),
+        rejects=add_counts(c.rejects for c in commits),
+        counts=add_counts(c.counts for c in commits),
+        bytes=size,
+        stored_bytes=_stored_bytes(request.storage, commits),
+        seconds=seconds,
+        working=working,
+        notes=tuple(notes),
+    )
+
+
+def _stored_bytes(storage: Storage, commits: Sequence[Commit]) -> int | None:
+    folder = storage.local_path
+    if folder is None:
+        return None
+    return sum(
+        file.stat().st_size
+        for commit in commits
+        for shard, attempt in zip(commit.entries.shard, commit.entries.attempt, strict=True)
+        for file in (folder / attempt_prefix(shard, attempt)).rglob("*")
+        if file.is_file()
+    )

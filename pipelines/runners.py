@@ -1,0 +1,65 @@
+"""Runners: one wave of a plan on the engine that was asked for."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+
+from pipelines.tasks import Job
+from pipelines.transforms import CommitShards, MergeShards, WriteShards
+
+LANES_ELSEWHERE = 256
+"""Lanes of a wave on engines whose number of workers is not known here."""
+
+
+def run_wave(
+    job: Job, runner: str, *, workers: int, processes: bool, arguments: Sequence[str]
+) -> None:
+    """Write, merge and commit one wave; returns when the engine is done with it.
+
+    Args:
+        runner: "embedded" (FnApiRunner), "bundles" (BundleBasedDirectRunner), "dask", or the name
+            of a Beam runner.
+        workers, processes: of the embedded runner.
+        arguments: further Beam options.
+    """
+    logging.getLogger("apache_beam").setLevel(logging.ERROR)
+    flags = list(arguments)
+    engine: beam.runners.PipelineRunner | None = None
+    lanes = LANES_ELSEWHERE
+    if runner == "embedded":
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+        lanes = workers or default_workers()
+        mode = "multi_processing" if processes else "multi_threading"
+        flags += [f"--direct_num_workers={lanes}", f"--direct_running_mode={mode}"]
+        engine = FnApiRunner()
+    elif runner == "bundles":
+        from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+
+        engine = BundleBasedDirectRunner()
+    elif runner == "dask":
+        from apache_beam.runners.dask.dask_runner import DaskRunner
+
+        engine = DaskRunner()
+    else:
+        flags.append(f"--runner={runner}")
+    options = PipelineOptions(flags)
+    options.view_as(SetupOptions).save_main_session = False
+    with beam.Pipeline(runner=engine, options=options) as pipeline:
+        _ = (
+            pipeline
+            | "Wave" >> beam.Create([job], reshuffle=False)
+            | "WriteShards" >> WriteShards(lanes)
+            | "MergeShards" >> MergeShards()
+            | "CommitShards" >> CommitShards()
+        )
+
+
+def default_workers() -> int:
+    """One worker for each core this process may use, at most 8."""
+    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
