@@ -189,7 +189,7 @@ class Dataset:
         dp_world: SupportsIndex = 1,
         start: Mapping[str, Any] | SupportsIndex | None = None,
         last: Last = "drop",
-        prefetch: int = 4,
+        prefetch: SupportsIndex = 4,
     ) -> Loader:
         """Batches for one data-parallel rank; see `Loader`."""
         return Loader(

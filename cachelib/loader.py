@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -35,8 +35,8 @@ class Loader:
     when ``next`` returns a batch, and an error in reading is raised by the ``next`` it belongs to,
     which may be called again. Iterating anew goes on from the current position, so a loader that
     has come to its end stays there. ``close``, a ``with`` block and garbage collection stop the
-    threads; the next ``next`` would start them again. A loader may be pickled, and after a fork
-    each process goes on by itself.
+    threads; the next ``next`` would start them again. A pickled loader keeps its position, and
+    after a fork each process goes on by itself, where what it reads can be used there.
 
     Args:
         dataset: what is read.
@@ -62,17 +62,17 @@ class Loader:
         dp_world: SupportsIndex = 1,
         start: Mapping[str, Any] | SupportsIndex | None = None,
         last: Last = "drop",
-        prefetch: int = 4,
+        prefetch: SupportsIndex = 4,
     ) -> None:
         self.dataset = dataset
         batch_size = as_integer("batch_size", batch_size)
         dp_world = as_integer("dp_world", dp_world)
         self.batches = Batches(dataset.size, batch_size, dp_world, last)
         self.dp_rank = as_integer("dp_rank", dp_rank)
-        self.prefetch = prefetch
+        self.prefetch = as_integer("prefetch", prefetch)
         if not 0 <= self.dp_rank < dp_world:
             raise ValueError(f"dp_rank must be from 0 to {dp_world - 1}, got {dp_rank}")
-        if prefetch < 0:
+        if self.prefetch < 0:
             raise ValueError(f"prefetch must be 0 or more batches, got {prefetch}")
         if self.batches.span(0) is None:
             raise ValueError(
@@ -145,7 +145,7 @@ class Loader:
                 raise StopIteration
             if self.prefetch:
                 self._ahead = self._ahead or _ReadAhead(self.dataset, self.prefetch)
-                batch = self._ahead.next(self._parts_from(samples))
+                batch = self._ahead.next(list(islice(self._parts(samples), self.prefetch + 1)))
             else:
                 batch = _read(self.dataset, self.batches.part(span, self.dp_rank))
             self._position = (span.stop, step + 1)
@@ -220,7 +220,7 @@ class Loader:
             self._ahead.close()
             self._ahead = None
 
-    def _parts_from(self, samples: int) -> Iterator[range]:
+    def _parts(self, samples: int) -> Iterator[range]:
         """This rank's parts of the batches from a position on."""
         while (span := self.batches.span(samples)) is not None:
             yield self.batches.part(span, self.dp_rank)
@@ -246,38 +246,38 @@ class _ReadAhead:
     """
 
     def __init__(self, dataset: Dataset, threads: int) -> None:
-        self._dataset = dataset
         self._threads = threads
+        self._dataset = dataset
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="forebay-loader")
-        self._reads: deque[Future[Columns]] = deque()
+        self._reads: deque[tuple[range, Future[Columns]]] = deque()
 
-    def next(self, parts: Iterator[range]) -> Columns:
-        """The rows of the first of ``parts``; those after it are being read from now on.
-
-        Successive calls give successive parts: what was read ahead is what comes first.
-        """
-        coming = islice(parts, len(self._reads), None)
-        self._fill(coming)
+    def next(self, coming: Sequence[range]) -> Columns:
+        """The rows of the first of ``coming``, and a start on those after it."""
+        # An interrupt may have come between a read taken and a position moved.
+        if [part for part, _ in self._reads] != list(coming[: len(self._reads)]):
+            self._forget()
+        self._begin(coming[: self._threads])
         try:
-            batch = self._reads[0].result()
+            batch = self._reads[0][1].result()
         except Exception:
             self._forget()
             raise
         self._reads.popleft()
-        self._fill(coming)
+        self._begin(coming[1:])
         return batch
 
     def close(self) -> None:
         self._forget()
         self._pool.shutdown(wait=True)
 
-    def _fill(self, coming: Iterator[range]) -> None:
-        for part in islice(coming, self._threads - len(self._reads)):
-            self._reads.append(self._pool.submit(_read, self._dataset, part))
+    def _begin(self, parts: Sequence[range]) -> None:
+        """Read ``parts``, the first of which are being read already."""
+        for part in parts[len(self._reads) :]:
+            self._reads.append((part, self._pool.submit(_read, self._dataset, part)))
 
     def _forget(self) -> None:
         while self._reads:
-            self._reads.pop().cancel()
+            self._reads.pop()[1].cancel()
 
 
 def _read(dataset: Dataset, part: range) -> Columns:

@@ -3,48 +3,68 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from cachelib.ledger import Ledger, follow
+from cachelib.ledger import Ledger, Snapshot, follow
 from cachelib.ragged import Ragged
 from cachelib.schema import Field, Schema
-from cachelib.shard import Manifest, ShardWriter, publish
+from cachelib.shard import ShardWriter, publish
 from cachelib.storage import Storage
 
 SCHEMA = Schema((Field("tokens", "uint16", ragged=True, chunk=8), Field("label", "int64", chunk=4)))
 
 
 def write_commit(path: str | os.PathLike[str], shards: Sequence[Sequence[int]]) -> None:
-    """Append one commit: a list of row lengths for each shard.
+    """Append one commit of tokens and labels: a list of row lengths for each shard.
 
-    Tokens and labels of the whole cache count on, so that token t is t and label i is 10 * i.
+    Both count on through the whole cache, so that token t is t and label i is 10 * i.
     """
     storage = Storage.at(path)
     ledger = Ledger(storage)
     parent = None if ledger.head() is None else ledger.snapshot()
     row = 0 if parent is None else parent.rows
     token = 0 if parent is None else int(parent.element_bases["tokens"][-1])
-    manifests: list[Manifest] = []
-    for number, lengths in enumerate(shards):
-        writer = ShardWriter(storage, SCHEMA, f"{0 if parent is None else 1}-{row}-{number}")
-        source = writer.source("numbers")
-        rows = np.arange(row, row + len(lengths), dtype=np.int64)
-        values = np.arange(token, token + sum(lengths), dtype=np.uint16)
-        columns: dict[str, np.ndarray | Ragged] = {
-            "tokens": Ragged.from_lengths(values, np.array(lengths, np.int64)),
-            "label": rows * 10,
-        }
-        writer.append(columns, np.full(len(rows), source, np.uint32), rows)
-        manifests.append(publish(storage, writer.finish(covers=(), counts={}, task={})))
+    contents: list[dict[str, np.ndarray | Ragged]] = []
+    for lengths in shards:
+        tokens = np.arange(token, token + sum(lengths), dtype=np.uint16)
+        labels = np.arange(row, row + len(lengths), dtype=np.int64) * 10
+        ragged = Ragged.from_lengths(tokens, np.array(lengths, np.int64))
+        contents.append({"tokens": ragged, "label": labels})
         row, token = row + len(lengths), token + sum(lengths)
+    _commit(ledger, parent, SCHEMA, contents)
+
+
+def write_frames(path: str | os.PathLike[str], lengths: Sequence[int]) -> None:
+    """A cache of one shard of rows of ``frames``, three values each; frame t begins with t."""
+    shifts = np.array([0, 0.25, 0.5], np.float32)
+    frames = np.arange(sum(lengths), dtype=np.float32)[:, None] + shifts
+    schema = Schema((Field("frames", "float32", shape=(3,), ragged=True),))
+    column = Ragged.from_lengths(frames, np.array(lengths, np.int64))
+    _commit(Ledger(Storage.at(path)), None, schema, [{"frames": column}])
+
+
+def _commit(
+    ledger: Ledger,
+    parent: Snapshot | None,
+    schema: Schema,
+    contents: Sequence[Mapping[str, np.ndarray | Ragged]],
+) -> None:
+    version = 0 if parent is None else parent.version + 1
+    manifests = []
+    for number, columns in enumerate(contents):
+        writer = ShardWriter(ledger.storage, schema, f"{version}-{number}")
+        rows = len(columns[schema.names[0]])
+        source = np.full(rows, writer.source("numbers"), np.uint32)
+        writer.append(columns, source, np.arange(rows, dtype=np.int64))
+        manifests.append(publish(ledger.storage, writer.finish(covers=(), counts={}, task={})))
     commit = follow(
         ledger,
         parent,
         operation="create" if parent is None else "append",
         task={},
-        schema=SCHEMA,
+        schema=schema,
         identity={},
         manifests=manifests,
     )

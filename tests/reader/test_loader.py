@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import itertools
 import json
 import os
 import pickle
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -271,7 +274,7 @@ def test_refuses(options, message):
         simulated(100).loader(**options)
 
 
-@pytest.mark.parametrize("option", ["batch_size", "dp_rank", "dp_world", "start"])
+@pytest.mark.parametrize("option", ["batch_size", "dp_rank", "dp_world", "start", "prefetch"])
 def test_refuses_what_is_no_integer(option):
     for bad in (1.0, True, "1"):
         with pytest.raises(TypeError, match=f"{option} must be an integer, got {bad!r}"):
@@ -316,6 +319,27 @@ def test_an_error_is_raised_at_its_step_and_can_be_tried_again(prefetch):
         assert loader.state_dict()["samples"] == 8
     cache.bad.clear()
     assert flat(drawn(loader)) == list(range(8, 40))
+
+
+@pytest.mark.parametrize("submission", [1, 2, 3, 4, 5])
+def test_an_interrupt_anywhere_loses_no_batch(monkeypatch, submission):
+    """Ctrl-C may come after a batch was taken from the threads and before it was delivered."""
+    ds = simulated(100)
+    loader = ds.loader(10, prefetch=3)
+    submissions = itertools.count(1)
+    submit = ThreadPoolExecutor.submit
+
+    def interrupted(pool, *args):
+        if next(submissions) == submission:
+            raise KeyboardInterrupt
+        return submit(pool, *args)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    with contextlib.suppress(KeyboardInterrupt):
+        drawn(loader, 3)
+    monkeypatch.undo()
+    samples = loader.state_dict()["samples"]
+    assert flat(drawn(loader)) == order_of(ds, 100)[samples:]
 
 
 def test_reads_a_bounded_number_of_batches_ahead():

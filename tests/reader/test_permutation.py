@@ -21,6 +21,8 @@ from cachelib.order.seeds import derive, of_epoch
 SIGMAS = 5.0
 # A few sizes at which indices have structure: powers of two, their neighbours, and a round number.
 SIZES = [1 << 12, (1 << 12) + 1, 1 << 16, (1 << 16) + 1, 100_000, 1 << 17]
+LARGE = [10**9, 1 << 40, (1 << 40) + 1, 10**12, 1 << 50]
+POSITIONS = 1 << 16
 
 
 def permutation(size: int, seed: int = 0, epoch: int = 0) -> Permutation:
@@ -28,7 +30,9 @@ def permutation(size: int, seed: int = 0, epoch: int = 0) -> Permutation:
 
 
 def images(size: int, seed: int = 0, epoch: int = 0) -> np.ndarray:
-    return permutation(size, seed, epoch).apply(np.arange(size))
+    """The whole order, or as much of its beginning as a test of a large one looks at."""
+    positions = size if size not in LARGE else POSITIONS
+    return permutation(size, seed, epoch).apply(np.arange(positions))
 
 
 def assert_binomial(hits: int, trials: int, chance: float) -> None:
@@ -174,14 +178,14 @@ def test_pairs_of_a_small_network_are_spread_evenly(size):
         assert_uniform(counts[1:], keys * size / (size - 1))
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", SIZES + LARGE)
 def test_residues_in_batches_are_binomial(size):
     """Every batch of 512 holds each residue as often as a fair draw would."""
     order = images(size)
-    batches = order[: size // 512 * 512].reshape(-1, 512)
+    batches = order[: len(order) // 512 * 512].reshape(-1, 512)
     for modulus in range(2, 65):
         counts = np.stack([np.bincount(b, minlength=modulus) for b in batches % modulus])
-        chance = np.bincount(np.arange(size) % modulus) / size
+        chance = np.array([(size - r - 1) // modulus + 1 for r in range(modulus)]) / size
         # Drawing without replacement varies less, so the binomial is an upper limit.
         assert np.all(np.abs(counts - 512 * chance) <= 6 * np.sqrt(512 * chance) + 2), modulus
         pooled = ((counts - 512 * chance) ** 2 / (512 * chance)).sum()
@@ -189,14 +193,14 @@ def test_residues_in_batches_are_binomial(size):
         assert abs(pooled - degrees) <= SIGMAS * math.sqrt(2 * degrees), modulus
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", SIZES + LARGE)
 def test_residues_of_neighbours_are_independent(size):
     """Low bits and other residues change from one position to the next as chance has it."""
     order = images(size)
     for modulus in (2, 3, 4, 8, 16, 32, 64):
         same = int(np.count_nonzero(order[1:] % modulus == order[:-1] % modulus))
         alike = (size / modulus - 1) / (size - 1)
-        assert_binomial(same, size - 1, alike)
+        assert_binomial(same, len(order) - 1, alike)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -233,13 +237,13 @@ def test_epochs_and_nearby_seeds_are_unrelated(size):
         assert_binomial(close, size, chance)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", SIZES + LARGE)
 def test_no_source_clusters_in_a_batch(size):
     """256 contiguous sources: how often each is in each batch of 512 is as by chance."""
-    source = np.arange(size) * 256 // size
-    chance = np.bincount(source, minlength=256) / size
-    drawn = source[images(size)]
-    batches = drawn[: size // 512 * 512].reshape(-1, 512)
+    edges = np.array([size * source // 256 for source in range(257)])
+    chance = np.diff(edges) / size
+    drawn = np.searchsorted(edges, images(size), side="right") - 1
+    batches = drawn[: len(drawn) // 512 * 512].reshape(-1, 512)
     counts = np.stack([np.bincount(b, minlength=256) for b in batches])
     # 512 draws of chance 1/256: mean 2; 17 or more has probability below 1e-10.
     assert counts.max() < 17
@@ -247,9 +251,8 @@ def test_no_source_clusters_in_a_batch(size):
     degrees = len(batches) * 255 * (1 - 512 / size)
     assert abs(pooled - degrees) <= SIGMAS * math.sqrt(2 * degrees)
     # Neighbouring positions come from one source as often as chance has it.
-    assert_binomial(
-        int(np.count_nonzero(drawn[1:] == drawn[:-1])), size - 1, float((chance**2).sum())
-    )
+    alike = int(np.count_nonzero(drawn[1:] == drawn[:-1]))
+    assert_binomial(alike, len(drawn) - 1, float((chance**2).sum()))
 
 
 @pytest.mark.parametrize("bits", [32, 40, 50, 62, 63])

@@ -13,7 +13,7 @@ import pytest
 import cachelib
 from cachelib import dataset
 from tests.reader.memory import MemoryCache
-from tests.reader.stored import write_commit
+from tests.reader.stored import write_commit, write_frames
 
 FIRST = [[3, 0, 5, 1], [0, 0], [], [7, 2, 30, 4]]
 SECOND = [[1, 1, 1], [20]]
@@ -124,3 +124,16 @@ def test_spawned_processes_see_the_same(cache):
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         assert_same(pool.submit(ds.take, range(9)).result(60), ds.take(range(9)))
+
+
+def test_windows_keep_the_shape_of_values(tmp_path):
+    write_frames(tmp_path, lengths=[2, 0, 5, 4])
+    cache = cachelib.open(tmp_path)
+    windows = cache.windows(3, field="frames")
+    assert windows.take([2, 0])["frames"].tolist() == [
+        [[i, i + 0.25, i + 0.5] for i in range(start, start + 3)] for start in (6, 0)
+    ]
+    short = cache.windows(3, field="frames", tail="short").take([3, 0])["frames"]
+    assert short.lengths.tolist() == [2, 3]
+    assert short.values.shape == (5, 3)
+    assert short.values[:, 0].tolist() == [9, 10, 0, 1, 2]
