@@ -10,7 +10,7 @@ from pipelines.tokenization.encoder import Encoder
 from pipelines.tokenization.files import TokenizerError, TokenizerFiles, load_tokenizer
 from pipelines.tokenization.identity import Identity, check_same, differences
 from pipelines.tokenization.policy import Additions, Edges, Policy
-from pipelines.tokenization.prepare import Prepared, decode, open_encoder, prepare
+from pipelines.tokenization.preparation import Prepared, decode, open_encoder, prepare
 
 __all__ = [
     "Additions",

@@ -15,6 +15,8 @@ CL100K = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 UNKNOWN_REGEX = r"\w+|\s+|[^\w\s]"
+# The code points that tests measure, see conftest, and use.
+MEASURED = (range(0x2100), range(0x3000, 0x3100), range(0xFB00, 0xFC00), range(0x1FA00, 0x1FB00))
 SPECIALS = ["<s>", "</s>", "<pad>"]
 CORPUS = (
     "the quick brown fox jumps over the lazy dog and it's gone; we'll see what they've done",
