@@ -75,6 +75,7 @@ def _elements(chunks: Iterator[bytes], url: str) -> Iterator[tuple[int, bytes, i
     at = 0  # what comes before has been looked at
     begin = -1  # of the element in data; -1 before the array
     depth = 0
+    first = True
     while True:
         token = TOKEN.search(data, at)
         # A string may go on in the next chunk, and so may everything before it is known.
@@ -104,13 +105,23 @@ def _elements(chunks: Iterator[bytes], url: str) -> Iterator[tuple[int, bytes, i
             depth += 1
         elif char in (b"]", b"}") and depth > 1:
             depth -= 1
-        elif depth == 1 and char in (b",", b"]"):
+        elif depth == 1 and char == b"}":
+            raise SourceError(
+                f"{url}: the JSON array has a bracket at byte {origin + token.start()} that closes "
+                "nothing; mend the file"
+            )
+        elif depth == 1:
             raw = data[begin : token.start()]
             element = raw.strip(SPACE)
-            lead = len(raw) - len(raw.lstrip(SPACE))
             if element:
+                lead = len(raw) - len(raw.lstrip(SPACE))
                 yield origin + begin + lead, element, origin + at
-            begin = at
+            elif char == b"," or not first:
+                raise SourceError(
+                    f"{url}: in the JSON array a value is missing before byte "
+                    f"{origin + token.start()}; mend the file"
+                )
+            begin, first = at, False
             if char == b"]":
                 break
     rest = data[at:].strip(SPACE)

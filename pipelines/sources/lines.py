@@ -15,8 +15,8 @@ import numpy as np
 from cachelib.errors import SourceError
 from pipelines.sources import unicode
 
-BLOCK = 2 << 20
-"""Bytes of a block, about; a line that is longer is a block of its own."""
+BLOCK = 1 << 20
+"""Bytes of the shortest block but for the last; a block ends with the last line of a chunk."""
 
 RECORD_LIMIT = 1 << 30
 """Bytes of the longest record; what is longer has no line ends, and is no such file."""
@@ -75,7 +75,7 @@ def blocks(
         chunks_from: (position, until) -> the bytes of the source from there to its end.
         start, stop: the range in bytes; ``stop`` None is the end of the source.
         url: names the source in errors.
-        size: bytes of a block, about.
+        size: bytes of the shortest block but for the last.
 
     Raises:
         SourceError: the source is UTF-16 or UTF-32, or has a line over `RECORD_LIMIT`.

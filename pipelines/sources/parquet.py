@@ -59,7 +59,7 @@ def read(
             row += len(batch)
             if row >= end:
                 break
-    if covered < end or start == end:
+    if covered < end or start >= end:
         yield Records.empty(reading, covered, max(end, covered))
 
 

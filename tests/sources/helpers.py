@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def read_range(
     runs = list(read(url, source, start, stop, reading or Reading()))
     assert runs, "at least one run"
     assert runs[0].start == start
-    for before, after in zip(runs, runs[1:], strict=False):
+    for before, after in itertools.pairwise(runs):
         assert before.stop == after.start
     if stop is not None:
         assert runs[-1].stop == stop

@@ -24,8 +24,7 @@ PLAIN = Reading()
 KEEPING = Reading(keep=KEEP)
 
 # Values in source form: what is JSON, what is nearly JSON, and what parsers like to differ on.
-VALUES = st.sampled_from(
-    r"""
+SOURCES = r"""
     "a" "" "é" "\u00e9" "\ud83d\ude00" "\ud83d" "\ude00" "\ud83d\u0041" "\u0000" "\q" "\x41" "\u12"
     "a\"b" "\\" "\/" "2024-01-01" "12" "text" 'a' null true false tru True None undefined nan
     0 -0 1 -1 01 1. .5 +5 1.0 1e0 1e3 1.5 1e-3 -1.5E+2 0.1 0x10 1_0 2147483647 2147483648
@@ -34,9 +33,17 @@ VALUES = st.sampled_from(
     1e38 3.5e38 1e308 1e309 -1e309 1e-400 NaN Infinity -Infinity -NaN Inf -Inf ["Inf"] [Inf]
     [NaN,-Infinity] {"x":-NaN} [] {} [1,2] [1,] {"a":1} {"text":"q"} {"a":1,"a":2} {"a":} [[[[]]]]
     /*c*/1
-    """.split()
-    + ['" Inf "', '": Inf,"', '" -NaN "', '"\u2028\u2029\u0085"', "1" * 400, "1" * 5000, "[" * 1200]
-)
+"""
+LONG = [
+    '" Inf "',
+    '": Inf,"',
+    '" -NaN "',
+    '"\u2028\u2029\u0085"',
+    "1" * 400,
+    "1" * 5000,
+    "[" * 1200,
+]
+VALUES = st.sampled_from(SOURCES.split() + LONG)
 KEYS = st.sampled_from(
     ["text", "text", "text", "s", "i", "l", "f", "d", "b", "x", "", r"te\u0078t", r"\ud800", "é"]
 )
@@ -68,9 +75,12 @@ def good_objects(draw: st.DrawFn) -> bytes:
 LINES = st.one_of(
     objects(),
     good_objects(),
-    st.sampled_from([b"", b" ", b"\r", b"[1]", b'"a"', b"{", b"}", b'{"text":"a"}{"text":"b"}',
-                     b'{"text":', b'"a"}', b'{"text":"a"},', b'{"text":"a\\u', b'{"text":"caf\xe9"}',
-                     b'{"text":"a","x":"\xff"}', b'{"text":"\xed\xa0\x80"}', b'\x00', b'{"text":"a\x00"}']),
+    st.sampled_from(
+        [b"", b" ", b"\r", b"[1]", b'"a"', b"{", b"}", b'{"text":"a"}{"text":"b"}', b'{"text":',
+         b'"a"}', b'{"text":"a"},',
+         b'{"text":"a\\u', b'{"text":"\xe9"}', b'{"text":"a","x":"\xff"}',
+         b'{"text":"\xed\xa0\x80"}', b"\x00", b'{"text":"a\x00"}']
+    ),
 )  # fmt: skip
 
 
@@ -111,7 +121,7 @@ def same(data: bytes, reading: Reading) -> bool:
     return True
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(data=mutated(), reading=st.sampled_from([PLAIN, KEEPING]))
 @example(b'{"text":"a","x":Inf}', PLAIN)
 @example(b'{"text":"a","x":-NaN}', PLAIN)
@@ -122,7 +132,7 @@ def test_fast_equals_exact(data: bytes, reading: Reading):
     same(data, reading)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(good_objects(), min_size=1, max_size=5), st.sampled_from([PLAIN, KEEPING]))
 def test_fast_equals_exact_on_what_json_writes(lines: list[bytes], reading: Reading):
     same(b"\n".join(lines), reading)
@@ -135,7 +145,7 @@ def test_the_fast_path_takes_ordinary_lines(reading: Reading):
     assert same(line + b"\r\n\n" + line + b"\n  \n", reading)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(LINES, min_size=1, max_size=12), st.integers(1, 200), st.data())
 def test_halving_an_irregular_block_changes_nothing(lines: list[bytes], exact_size: int, data):
     whole = b"\n".join(lines)
