@@ -187,7 +187,10 @@ class Loader:
                 raise StateMismatch(
                     f"{key} of a loader's state is an integer from 0 on, found {state.get(key)!r}"
                 )
-        found = differences(state.get("order", {}), self._order)
+        order = state.get("order")
+        if not isinstance(order, Mapping):
+            raise StateMismatch(f"order of a loader's state is a mapping, found {order!r}")
+        found = differences(order, self._order)
         if found:
             raise StateMismatch(self._advice(found, state.get("version")))
         self._move(state["samples"], state["step"])
@@ -228,15 +231,13 @@ class Loader:
 
     def _advice(self, found: list[str], version: object) -> str:
         here = self.dataset.version
-        other = (
-            ""
-            if version == here
-            else (
-                f"; the state is of cache version {version}, and this is version {here}: "
-                f"open the cache with version={version}"
-            )
-        )
-        return f"the state belongs to another order: {'; '.join(found)}{other}"
+        if version != here:
+            found = [
+                *found,
+                f"the state is of cache version {version} and this is version {here}: "
+                f"if the cache has changed since, open it with version={version}",
+            ]
+        return f"the state belongs to another order: {'; '.join(found)}"
 
 
 class _ReadAhead:

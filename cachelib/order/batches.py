@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from cachelib.order.indices import LARGEST
+
 Last = Literal["drop", "short"]
 
 
@@ -57,7 +59,9 @@ class Batches:
         return left // self.batch_size if self.last == "drop" else -(-left // self.batch_size)
 
     def check(self, position: int) -> None:
-        """ValueError if the batches from a position on do not all divide among the ranks."""
+        """ValueError if no batches can begin at a position, or not all divide among the ranks."""
+        if not 0 <= position <= LARGEST:
+            raise ValueError(f"samples are counted from 0 to {LARGEST}, got {position}")
         if self.size is None or self.last == "drop":
             return
         short = max(self.size - position, 0) % self.batch_size

@@ -65,3 +65,9 @@ def test_a_short_batch_must_divide_too():
     with pytest.raises(ValueError, match="last batch has 1 samples, which do not divide among 2"):
         batches.check(0)
     Batches(9, 4, 2, "drop").check(0)
+
+
+@pytest.mark.parametrize("position", [-1, 2**63])
+def test_refuses_positions(position):
+    with pytest.raises(ValueError, match=f"got {position}"):
+        Batches(None, 4, 2).check(position)

@@ -88,7 +88,7 @@ def test_a_state_belongs_to_its_version(path):
     next(old)
     state = json.loads(json.dumps(old.state_dict()))
     assert len(json.dumps(state)) < 1024
-    with pytest.raises(cachelib.StateMismatch, match="open the cache with version=0"):
+    with pytest.raises(cachelib.StateMismatch, match="open it with version=0"):
         cachelib.open(path).windows(4).shuffle(1).loader(2, start=state)
     again = cachelib.open(path, version=state["version"]).windows(4).shuffle(1)
     resumed = again.loader(2, start=state)
