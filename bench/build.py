@@ -3,9 +3,10 @@
     python bench/build.py bench/data/300MB --tokenizer tokenizer.json [--repeat 3] [--only forebay]
 
 Every contender runs as a whole process, imports included, with the files in the page cache and
-earlier output flushed to disk. With --repeat the contenders take turns and the median counts.
+earlier output flushed to disk. With --repeat the contenders take turns and the fastest turn of each
+counts: whatever else the machine does only ever slows one down.
 
-    wall      seconds from start to exit
+    wall      seconds from start to exit, and those of the slowest turn
     first     seconds from start to the first record
     running   MB/s from the first record to the last
     peak      largest sum of resident memory over the process tree, sampled (pages shared between
@@ -14,8 +15,9 @@ earlier output flushed to disk. With --repeat the contenders take turns and the 
     x bare    speed as a multiple of the better bare loop: whole process / once running
     forebay   how many times as fast Forebay's whole process is
 
-MB are 10^6 bytes of the JSONL files. A contender must print JSON as its last line: records,
-tokens, first_record and end (seconds since the epoch), and may add slowest_document (seconds).
+MB are 10^6 bytes of the JSONL files. The last line of a contender is JSON. A baseline says when its
+first record came and when its work ended; Forebay says how long its waves took, from the start of
+the first wave on, so its `first` also holds what it does after the last one.
 The usual tokenizer of `datasets` is slow, so it runs on the smallest files, up to --datasets-limit
 MB; its time from first to last record is scaled to the whole text and the table says so.
 """
@@ -24,7 +26,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -45,8 +46,9 @@ Command = Callable[[Sequence[str], str, str], list[str]]
 
 
 def forebay(files: Sequence[str], tokenizer: str, to: str) -> list[str]:
-    command = [sys.executable, "-m", "pipelines.entry", "build", *files, "--tokenizer", tokenizer]
-    return [*command, "--to", to, "--finish", "--json-summary"]
+    main = "import sys; from pipelines.entry import main; sys.exit(main())"  # of this working tree
+    command = [sys.executable, "-c", main, "build", *files, "--tokenizer", tokenizer, "--to", to]
+    return [*command, "--finish", "--quiet", "--json-summary"]
 
 
 def baseline(contender: str, processes: int) -> Command:
@@ -132,6 +134,14 @@ def last_json(output: str) -> dict[str, Any]:
     return summary
 
 
+def read_summary(summary: dict[str, Any], start: float, wall: float) -> tuple[int, float, float]:
+    """(tokens, seconds to the first record, seconds of work) of a baseline or of Forebay."""
+    if "first_record" in summary:
+        first = summary["first_record"]
+        return summary["tokens"], first - start, summary["end"] - first
+    return summary["new_tokens"], wall - summary["working"], summary["working"]
+
+
 def run(command: list[str], to: Path, read: int, whole: int) -> Result:
     """Run one contender that reads `read` bytes of a text of `whole` bytes and writes to `to`."""
     os.sync()
@@ -147,13 +157,13 @@ def run(command: list[str], to: Path, read: int, whole: int) -> Result:
         raise SystemExit(f"{' '.join(command)}\nended with {process.returncode}:\n{errors[-3000:]}")
     summary = last_json(output)
     scale = whole / read
-    work = summary["end"] - summary["first_record"]
+    tokens, first, work = read_summary(summary, start, wall)
     return Result(
         wall=wall + work * (scale - 1),
-        first=summary["first_record"] - start,
+        first=first,
         running=read / work,
-        tokens=summary["tokens"] * scale,
-        bytes_per_token=size_of(to) / summary["tokens"],
+        tokens=tokens * scale,
+        bytes_per_token=size_of(to) / tokens,
         peak=memory.peak,
         others=max(0.0, others),
         scale=scale,
@@ -172,33 +182,32 @@ def smallest(files: list[Path], limit: float) -> list[Path]:
 
 
 def table(results: dict[str, list[Result]], whole: int) -> str:
-    def median(name: str, attribute: str) -> float:
-        return statistics.median(getattr(result, attribute) for result in results[name])
-
-    bare = [name for name in results if name.startswith("bare")]
-    best_wall = min((median(name, "wall") for name in bare), default=float("nan"))
-    best_running = max((median(name, "running") for name in bare), default=float("nan"))
-    ours = median("forebay", "wall") if "forebay" in results else float("nan")
+    nan = float("nan")
+    best = {name: min(runs, key=lambda run: run.wall) for name, runs in results.items()}
+    bare = [result for name, result in best.items() if name.startswith("bare")]
+    bare_wall = min((result.wall for result in bare), default=nan)
+    bare_running = max((result.running for result in bare), default=nan)
+    ours = best["forebay"].wall if "forebay" in best else nan
     lines = [
-        f"{'':20}{'wall s':>8}{'range':>14}{'first s':>9}{'MB/s':>7}{'running':>9}{'Mtok/s':>8}"
-        f"{'B/token':>9}{'peak MiB':>10}{'others':>8}{'x bare':>14}{'forebay':>9}"
+        f"{'':19}{'wall s':>8}{'slowest':>9}{'first s':>9}{'MB/s':>7}{'running':>9}{'Mtok/s':>8}"
+        f"{'B/token':>9}{'peak MiB':>10}{'others':>8}{'x bare':>13}{'forebay':>9}"
     ]
-    for name, runs in results.items():
-        wall, running = median(name, "wall"), median(name, "running")
-        walls = [result.wall for result in runs]
+    for name, r in best.items():
         lines.append(
-            f"{name:20}{wall:8.2f}{f'{min(walls):.1f}-{max(walls):.1f}':>14}"
-            f"{median(name, 'first'):9.2f}{whole / MB / wall:7.1f}{running / MB:9.1f}"
-            f"{median(name, 'tokens') / wall / 1e6:8.2f}{median(name, 'bytes_per_token'):9.2f}"
-            f"{max(result.peak for result in runs) / 2**20:10.0f}{median(name, 'others'):8.2f}"
-            f"{f'{best_wall / wall:.2f} / {running / best_running:.2f}':>14}{wall / ours:9.2f}"
+            f"{name:19}{r.wall:8.2f}{max(run.wall for run in results[name]):9.2f}{r.first:9.2f}"
+            f"{whole / MB / r.wall:7.1f}{r.running / MB:9.1f}{r.tokens / r.wall / 1e6:8.2f}"
+            f"{r.bytes_per_token:9.2f}{max(run.peak for run in results[name]) / 2**20:10.0f}"
+            f"{r.others:8.2f}{f'{bare_wall / r.wall:.2f} / {r.running / bare_running:.2f}':>13}"
+            f"{r.wall / ours:9.2f}"
         )
-    for name, runs in results.items():
-        if runs[0].scale > 1:
-            lines.append(f"{name}: ran on 1/{runs[0].scale:.1f} of the text, scaled")
-        slowest = [result.slowest for result in runs if result.slowest is not None]
-        if slowest:
-            lines.append(f"{name}: slowest single document {max(slowest):.3f} s")
+    for name, r in best.items():
+        if r.scale > 1:
+            lines.append(f"{name} ran on 1/{r.scale:.1f} of the text; its times are scaled")
+        if r.slowest is not None:
+            lines.append(f"{name}: slowest single document {r.slowest:.3f} s")
+    counts = {name: f"{r.tokens:,.0f}" for name, r in best.items() if r.scale == 1}
+    if len(set(counts.values())) > 1:
+        lines.append(f"the numbers of tokens differ: {counts}")
     return "\n".join(lines)
 
 
