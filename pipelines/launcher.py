@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cachelib.canonical import canonical
 from cachelib.errors import ForebayError, IncompatibleCache, SourceError
 from cachelib.ledger import Commit, Ledger, Snapshot, add_counts
 from cachelib.schema import Schema
@@ -136,15 +138,19 @@ def build(
     """
     config = build_config(values) if config is None else config
     began = time.monotonic()
+    storage = Storage.at(config.to)
+    discovery = discover(config.inputs, format=config.format)
     # Importing Beam takes seconds; what comes before the first wave goes on meanwhile.
     importer = threading.Thread(target=importlib.import_module, args=("pipelines.runners",))
-    importer.start()
-    request = inquire(config)
+    if remaining(discovery.sources, _taken(Ledger(storage))).pieces:
+        importer.start()
+    request = inquire(config, discovery)
     commits: list[Commit] = []
     size = 0
     working = time.monotonic()
     while (planned := next_plan(request)).plan is not None:
-        importer.join()
+        if importer.ident is not None:
+            importer.join()
         made = _carry_out(request, planned, show, beam_arguments)
         commits += made
         size += planned.plan.size
@@ -155,12 +161,13 @@ def build(
     return _summary(request, planned, commits, size, seconds - began, seconds - working)
 
 
-def inquire(config: BuildConfig) -> Request:
+def inquire(config: BuildConfig, discovery: Discovery | None = None) -> Request:
     """Find out what planning needs: the sources, the tokenizer, and whether the cache fits."""
     storage = Storage.at(config.to)
     reading = Reading(config.text_field, tuple(config.keep.items()), config.invalid_unicode)
     files = load_tokenizer(config.tokenizer)
-    discovery = discover(config.inputs, format=config.format)
+    if discovery is None:
+        discovery = discover(config.inputs, format=config.format)
     sample = _sample(discovery, reading)
     prepared = prepare(files, Policy(config.bos, config.eos), config.engine, sample)
     encoder = open_encoder(files, prepared)
@@ -172,12 +179,7 @@ def inquire(config: BuildConfig) -> Request:
         files=files,
         prepared=prepared,
         schema=text_schema(prepared.identity.dtype.name, reading.keep),
-        identity={
-            "processor": "tokens",
-            "reading": asdict(reading),
-            "tokenizer": prepared.identity.to_json(),
-            "engines": dict(prepared.versions),
-        },
+        identity=_identity(reading, prepared),
         tokens_per_byte=_tokens_per_byte(encoder, sample),
     )
     _check_fits(request)
@@ -219,20 +221,25 @@ def _check_fits(request: Request) -> None:
     if theirs.get("processor") != ours["processor"]:
         raise IncompatibleCache(f"{url} holds rows made by {theirs.get('processor')!r}")
     check_same(Identity.from_json(theirs["tokenizer"]), request.prepared.identity, url)
-    if theirs["reading"] != _as_json(ours["reading"]) or commit.schema != request.schema:
-        different = {
-            key: (value, theirs["reading"].get(key))
-            for key, value in _as_json(ours["reading"]).items()
+    if theirs["reading"] != ours["reading"]:
+        different = [
+            f"{key} is {value!r}, the cache has {theirs['reading'].get(key)!r}"
+            for key, value in ours["reading"].items()
             if value != theirs["reading"].get(key)
-        }
-        raise IncompatibleCache(
-            f"{url}: its records were read in another way: "
-            + "; ".join(f"{k} is {a!r}, the cache has {b!r}" for k, (a, b) in different.items())
-        )
+        ]
+        raise IncompatibleCache(f"{url}: its records were read in another way: {different}")
 
 
-def _as_json(reading: dict[str, Any]) -> dict[str, Any]:
-    return {**reading, "keep": [list(pair) for pair in reading["keep"]]}
+def _identity(reading: Reading, prepared: Prepared) -> dict[str, Any]:
+    """How rows are made, as it is after a round trip through JSON."""
+    identity = {
+        "processor": "tokens",
+        "reading": asdict(reading),
+        "tokenizer": prepared.identity.to_json(),
+        "engines": dict(prepared.versions),
+    }
+    round_trip: dict[str, Any] = json.loads(canonical(identity))
+    return round_trip
 
 
 def next_plan(request: Request) -> Planned:
@@ -245,7 +252,7 @@ def next_plan(request: Request) -> Planned:
     ledger = Ledger(request.storage)
     head = ledger.head()
     snapshot = None if head is None else ledger.snapshot(head)
-    taken = {} if snapshot is None else coverage.merge(ledger.coverage_deltas(snapshot))
+    taken = _taken(ledger)
     sources = request.discovery.sources
     work = remaining(sources, taken)
     if request.config.changed == "error":
@@ -262,6 +269,12 @@ def next_plan(request: Request) -> Planned:
             f"{len(work.pieces)} new pieces of sources were found; say reopen to add them"
         )
     return Planned(_new_plan(request, snapshot, work.pieces), False, 0, work.reused, work.changed)
+
+
+def _taken(ledger: Ledger) -> coverage.Coverage:
+    """What the newest snapshot has taken in."""
+    head = ledger.head()
+    return {} if head is None else coverage.merge(ledger.coverage_deltas(ledger.snapshot(head)))
 
 
 def _new_plan(request: Request, snapshot: Snapshot | None, pieces: Sequence[Any]) -> Plan:

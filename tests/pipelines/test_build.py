@@ -1,0 +1,324 @@
+"""Builds from real files: the same content on every path, nothing twice, nothing silently."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelib
+from cachelib.errors import (
+    BuildFailed,
+    CacheNotFound,
+    IncompatibleCache,
+    LedgerConflict,
+    SourceChanged,
+    SourceError,
+)
+from cachelib.ledger import Ledger
+from cachelib.ragged import Ragged
+from cachelib.storage import Storage
+from pipelines import launcher
+from pipelines.commit import commit_wave
+from pipelines.config import build_config
+from pipelines.launcher import build
+from tests.pipelines.conftest import EOS, sentences, write_jsonl
+
+SMALL = 4096
+
+
+@pytest.fixture
+def options(corpus: Path, tokenizer: str, tmp_path: Path) -> dict[str, Any]:
+    """A build of the corpus in many splits; tests change what they are about."""
+    return {
+        "inputs": [str(corpus)],
+        "to": str(tmp_path / "cache"),
+        "tokenizer": tokenizer,
+        "keep": {"id": "str", "score": "float32"},
+        "split_bytes": SMALL,
+    }
+
+
+def rows_of(path: str) -> dict[str, list[Any]]:
+    cache = cachelib.open(path)
+    columns = cache.take(np.arange(len(cache)))
+    return {
+        name: [row.tolist() for row in column] if isinstance(column, Ragged) else column.tolist()
+        for name, column in columns.items()
+    }
+
+
+def digest_of(path: str) -> str:
+    return str(cachelib.open(path).snapshot.digest)
+
+
+def objects(path: str) -> dict[str, bytes]:
+    """All stored objects but the advisory ones."""
+    root = Path(path)
+    files = (f for f in root.rglob("*") if f.is_file() and "_status" not in f.parts)
+    return {str(f.relative_to(root)): f.read_bytes() for f in files}
+
+
+def test_rows_are_the_records_in_source_order(
+    options: dict[str, Any], encode: Callable[[str], list[int]]
+) -> None:
+    summary = build(**options, bos=None, eos=EOS)
+    found = rows_of(options["to"])
+    texts = sentences(500, 1)
+    assert summary.rows == summary.new_rows == 500
+    assert found["tokens"] == [[*encode(text), 0] for text in texts]
+    assert [bytes(i).decode() for i in found["id"]] == [f"r{i}" for i in range(500)]
+    assert found["score"][200:204] == [0.0, 0.5, 1.0, 1.5]
+    provenance = cachelib.open(options["to"]).provenance([0, 250, 310, 499])
+    assert [p.source for p in provenance] == ["a.jsonl", "b.jsonl.gz", "c.parquet", "deep/d.jsonl"]
+    assert provenance[0].position == 0
+    assert provenance[2].position == 10
+
+
+@pytest.mark.parametrize(
+    ("runner", "arguments"),
+    [
+        ({"runner": "embedded", "workers": 1}, ()),
+        ({"runner": "embedded", "workers": 3}, ()),
+        ({"runner": "embedded"}, ("--direct_runner_bundle_repeat=1",)),
+        ({"runner": "embedded", "workers": 2, "processes": True}, ()),
+        ({"runner": "bundles"}, ()),
+    ],
+    ids=["one thread", "three threads", "bundles repeated", "processes", "BundleBasedDirectRunner"],
+)
+def test_every_runner_gives_the_same_content(
+    options: dict[str, Any], runner: dict[str, Any], arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    build(**{**options, "to": str(tmp_path / "plain"), "split_bytes": 1 << 20})
+    build(**{**options, **runner}, beam_arguments=arguments)
+    assert digest_of(options["to"]) == digest_of(str(tmp_path / "plain"))
+    assert rows_of(options["to"]) == rows_of(str(tmp_path / "plain"))
+
+
+@pytest.mark.parametrize("split_bytes", [1024, 5000, 1 << 20])
+def test_the_content_does_not_depend_on_splits_or_the_listing(
+    options: dict[str, Any], corpus: Path, split_bytes: int, tmp_path: Path
+) -> None:
+    build(**options)
+    files = sorted(str(f) for f in corpus.rglob("*") if f.is_file())
+    names = [f"all={file}" for file in reversed(files)]
+    one_by_one = {**options, "to": str(tmp_path / "other"), "split_bytes": split_bytes}
+    build(**{**one_by_one, "inputs": names})
+    assert digest_of(options["to"]) == digest_of(str(tmp_path / "other"))
+
+
+def test_building_again_does_nothing(
+    options: dict[str, Any], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(**options)
+    before = objects(options["to"])
+    assert build(**options).records == 0
+    assert build(**{**options, "split_bytes": 999_999}).records == 0
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(corpus, moved)
+    shutil.rmtree(corpus)
+    assert build(**{**options, "inputs": [str(moved)]}).records == 0
+    assert objects(options["to"]) == before
+
+
+def test_more_files_are_appended(options: dict[str, Any], corpus: Path) -> None:
+    build(**options)
+    first = rows_of(options["to"])
+    write_jsonl(corpus / "aa.jsonl", sentences(7, 2), 900)
+    summary = build(**options)
+    assert summary.new_rows == 7
+    assert summary.rows == 507
+    both = rows_of(options["to"])
+    assert both["tokens"][:500] == first["tokens"]
+    assert [bytes(i).decode() for i in both["id"][500:]] == [f"r{i}" for i in range(900, 907)]
+
+
+def test_a_changed_source_is_refused_or_left_out(options: dict[str, Any], corpus: Path) -> None:
+    build(**options)
+    write_jsonl(corpus / "a.jsonl", sentences(200, 9))
+    with pytest.raises(SourceChanged, match=r"a\.jsonl"):
+        build(**options)
+    summary = build(**options, changed="skip")
+    assert summary.rows == 500
+    assert any("changed" in note for note in summary.notes)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"eos": EOS}, "eos"),
+        ({"keep": {"id": "str"}}, "keep"),
+        ({"invalid_unicode": "replace"}, "invalid_unicode"),
+    ],
+)
+def test_appending_in_another_way_is_refused(
+    options: dict[str, Any], other: dict[str, Any], said: str
+) -> None:
+    build(**options)
+    with pytest.raises(IncompatibleCache, match=said):
+        build(**{**options, **other})
+
+
+def test_appending_with_another_tokenizer_is_refused(
+    options: dict[str, Any], tokenizer: str, tmp_path: Path
+) -> None:
+    build(**options)
+    changed = json.loads(Path(tokenizer).read_text())
+    changed["model"]["merges"] = changed["model"]["merges"][:-1]
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(changed))
+    with pytest.raises(IncompatibleCache, match=r"tokenizer\.json"):
+        build(**{**options, "tokenizer": str(other)})
+
+
+def test_a_finished_cache_takes_no_more_unless_reopened(
+    options: dict[str, Any], corpus: Path
+) -> None:
+    build(**options, finish=True)
+    commit = Ledger(Storage.at(options["to"])).snapshot().commit
+    assert commit.finished
+    assert build(**options, finish=True).version == commit.version
+    write_jsonl(corpus / "z.jsonl", sentences(3, 2))
+    with pytest.raises(IncompatibleCache, match="marked complete"):
+        build(**options)
+    assert build(**options, reopen=True).rows == 503
+
+
+def test_rejects_are_counted_and_too_many_fail(options: dict[str, Any], corpus: Path) -> None:
+    good = '{"id": "x", "text": "fine", "score": 1}\n'
+    bad = '{"id": "x", "text": 7, "score": 1}\nnot json\n'
+    (corpus / "bad.jsonl").write_text(bad + good * 40)
+    with pytest.raises(BuildFailed, match=r"(?s)2 of .* were rejected.*bad\.jsonl:35: 'not json'"):
+        build(**{**options, "inputs": [str(corpus / "bad.jsonl")]})
+    with pytest.raises(CacheNotFound):
+        cachelib.open(options["to"])
+    summary = build(**options, max_reject_rate=0.01)
+    assert summary.rejects == {"not JSON": 1, "text is a number": 1}
+    assert summary.records == summary.new_rows + 2 == 542
+
+
+def test_a_build_without_a_row_is_an_error(options: dict[str, Any], tmp_path: Path) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_bytes(b"\n\n")
+    with pytest.raises(BuildFailed, match=r"empty\.jsonl\) gave no row"):
+        build(**{**options, "inputs": [str(empty)]})
+    with pytest.raises(CacheNotFound):
+        cachelib.open(options["to"])
+
+
+def test_a_damaged_file_is_an_error_that_names_it(options: dict[str, Any], corpus: Path) -> None:
+    whole = (corpus / "b.jsonl.gz").read_bytes()
+    (corpus / "b.jsonl.gz").write_bytes(whole[:-20])
+    with pytest.raises(SourceError, match=r"b\.jsonl\.gz"):
+        build(**options)
+
+
+def test_no_match_is_an_error(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="nothing-here"):
+        build(**{**options, "inputs": [str(tmp_path / "nothing-here*.jsonl")]})
+
+
+def planned(options: dict[str, Any]) -> tuple[launcher.Request, launcher.Planned]:
+    request = launcher.inquire(build_config(options))
+    return request, launcher.next_plan(request)
+
+
+def test_a_stored_plan_is_continued_to_the_same_ledger(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A build stopped after any wave goes on with its plan, even when asked for other splits."""
+    from pipelines import runners
+
+    build(**{**options, "to": str(tmp_path / "whole")})
+    whole = Ledger(Storage.at(str(tmp_path / "whole")))
+    run_wave = runners.run_wave
+    ran: list[int] = []
+
+    def stop_at(job: Any, *rest: Any, **more: Any) -> None:
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        ran.append(job.wave)
+        run_wave(job, *rest, **more)
+
+    monkeypatch.setattr(runners, "run_wave", stop_at)
+    with pytest.raises(KeyboardInterrupt):
+        build(**options)
+    assert Ledger(Storage.at(options["to"])).head() == 1
+    monkeypatch.setattr(runners, "run_wave", run_wave)
+    build(**{**options, "split_bytes": 1 << 20})
+    again = Ledger(Storage.at(options["to"]))
+    assert again.head() == whole.head()
+    newest = whole.head()
+    assert newest is not None
+    for version in range(newest + 1):
+        ours, theirs = again.commit(version), whole.commit(version)
+        assert ours.task == theirs.task
+        assert ours.totals == theirs.totals
+
+
+def test_the_same_plan_twice_at_once_succeeds(options: dict[str, Any]) -> None:
+    request, first = planned(options)
+    _, second = planned(options)
+    assert first.plan is not None
+    assert second.plan is not None
+    assert first.plan.name == second.plan.name
+    made = launcher._carry_out(request, first, None, ())
+    assert [c.digest for c in launcher._carry_out(request, second, None, ())] == [
+        c.digest for c in made
+    ]
+
+
+def test_of_two_different_plans_one_wins(options: dict[str, Any], corpus: Path) -> None:
+    request, first = planned(options)
+    other_request, other = planned({**options, "split_bytes": 1 << 20})
+    launcher._carry_out(request, first, None, ())
+    digest = digest_of(options["to"])
+    with pytest.raises(LedgerConflict, match="another build"):
+        launcher._carry_out(other_request, other, None, ())
+    assert digest_of(options["to"]) == digest
+    assert build(**options).records == 0
+
+
+def test_committing_a_wave_twice_changes_nothing(options: dict[str, Any]) -> None:
+    request, first = planned(options)
+    assert first.plan is not None
+    commits = launcher._carry_out(request, first, None, ())
+    again = commit_wave(request.storage, first.plan, first.plan.name, 0, [])
+    assert again.digest == commits[0].digest
+
+
+def test_a_part_that_fails_its_audit_is_written_again_and_several_fail(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from pipelines import worker
+    from pipelines.tokenization import encoder
+
+    build(**{**options, "to": str(tmp_path / "right")})
+    right = encoder.Encoder.encode
+    wrong_left = [0]
+
+    def sometimes_wrong(self: Any, texts: Any, exact: bool = False) -> Ragged:
+        ids = right(self, texts, exact)
+        if exact or not wrong_left[0] or not len(ids.values):
+            return ids
+        wrong_left[0] -= 1
+        values = ids.values.copy()
+        values[: ids.offsets[1]] ^= 1
+        return Ragged(values, ids.offsets)
+
+    monkeypatch.setattr(worker, "AUDIT_RATE", 1.0)
+    monkeypatch.setattr(encoder.Encoder, "encode", sometimes_wrong)
+    request, first = planned(options)
+    wrong_left[0] = 1
+    launcher._carry_out(request, first, None, ())
+    assert digest_of(options["to"]) == digest_of(str(tmp_path / "right"))
+    commits = Ledger(request.storage).commits(0, 2)
+    assert sum(c.counts.get("redone", 0) for c in commits) == 1
+    wrong_left[0] = 10**6
+    with pytest.raises(BuildFailed, match="differed from the exact one"):
+        build(**{**options, "to": str(tmp_path / "wrong")})

@@ -1,0 +1,219 @@
+"""Splits, waves, coverage and the merge: pure arithmetic, by property."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachelib.errors import CorruptData, SourceChanged
+from cachelib.schema import Field, Schema
+from cachelib.shard import Cover, Manifest
+from pipelines import coverage
+from pipelines.coverage import Taken, union
+from pipelines.merge import in_order
+from pipelines.plan import (
+    Piece,
+    Plan,
+    Split,
+    check_unchanged,
+    make_splits,
+    make_waves,
+    part_unit,
+    remaining,
+)
+from pipelines.sources.records import Reading, Source
+
+SPLIT = 1000
+
+
+def source(name: str, size: int, format: str = "jsonl", **more: object) -> Source:
+    extent = size if format in ("jsonl", "text-lines") else None
+    options = {"compression": None, "extent": extent, "version": f"{size}-x", **more}
+    return Source(0, name, name, size, format=format, **options)  # type: ignore[arg-type]
+
+
+@st.composite
+def sources(draw: st.DrawFn) -> list[Source]:
+    found = []
+    for i in range(draw(st.integers(1, 8))):
+        size = draw(st.integers(0, 5000))
+        kind = draw(st.sampled_from(["plain", "packed", "rows"]))
+        if kind == "plain":
+            found.append(source(f"s{i}", size))
+        elif kind == "packed":
+            found.append(source(f"s{i}", size, compression="gz", extent=None))
+        else:
+            rows = draw(st.integers(0, 300))
+            at = tuple(sorted(draw(st.sets(st.integers(1, max(1, rows - 1)), max_size=6))))
+            at = tuple(p for p in at if p < rows)
+            found.append(source(f"s{i}", size, "parquet", extent=rows, splits_at=at))
+    return found
+
+
+def plan_of(found: list[Source], split_bytes: int = SPLIT) -> Plan:
+    splits = make_splits(remaining(found, {}).pieces, found, split_bytes)
+    return Plan(
+        parent="",
+        parent_version=-1,
+        schema=Schema((Field("tokens", "uint16", ragged=True),)),
+        identity={"processor": "tokens"},
+        reading=Reading(),
+        tokenizer={},
+        sources=tuple(found),
+        splits=splits,
+        waves=make_waves(splits, split_bytes),
+        split_bytes=split_bytes,
+        max_reject_rate=0.01,
+    )
+
+
+@given(sources(), st.integers(1, 4000))
+def test_splits_hold_every_position_once_in_order(found: list[Source], split_bytes: int) -> None:
+    plan = plan_of(found, split_bytes)
+    pieces = [piece for split in plan.splits for piece in split.pieces]
+    for index, each in enumerate(found):
+        mine = [piece for piece in pieces if piece.source == index]
+        assert mine[0].start == 0
+        assert mine[-1].stop == each.extent
+        for before, after in itertools.pairwise(mine):
+            assert before.stop == after.start
+            if each.format == "parquet":
+                assert after.start in each.splits_at
+    assert [piece.source for piece in pieces] == sorted(piece.source for piece in pieces)
+
+
+@given(st.lists(st.integers(0, 3000), max_size=200))
+def test_waves_hold_every_split_once_and_begin_small(sizes: list[int]) -> None:
+    splits = [Split((Piece(0, 0, None),), size) for size in sizes]
+    limits = make_waves(splits, SPLIT)
+    assert limits[0] == 0
+    assert limits[-1] == len(splits)
+    assert all(a < b for a, b in itertools.pairwise(limits))
+    if len(splits) > 1:
+        assert limits[1] == 1
+
+
+def test_waves_double() -> None:
+    splits = [Split((Piece(0, 0, None),), SPLIT)] * 31
+    assert make_waves(splits, SPLIT) == (0, 1, 3, 7, 15, 31)
+    assert make_waves([*splits, splits[0]], SPLIT) == (0, 1, 3, 7, 15, 32)
+
+
+@given(sources())
+def test_a_plan_survives_json(found: list[Source]) -> None:
+    plan = plan_of(found)
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert again.name == plan.name
+
+
+def test_a_plan_does_not_depend_on_where_its_sources_lie() -> None:
+    assert plan_of([source("a", 10)]).name == plan_of([source("a", 10)]).name
+    assert plan_of([source("a", 10)]).name != plan_of([source("a", 11)]).name
+
+
+def covers_of(piece: Piece, each: Source, draw: random.Random, last: int) -> list[Cover]:
+    stop = piece.stop if piece.stop is not None else piece.start + draw.randint(0, 50)
+    cuts = sorted({piece.start, stop, *(draw.randint(piece.start, stop) for _ in range(2))})
+    limits = list(itertools.pairwise(cuts)) or [(stop, stop)]
+    whole = piece.stop is None or piece.stop == each.extent
+    return [
+        Cover(each.name, a, b, whole and i == len(limits) - 1) for i, (a, b) in enumerate(limits)
+    ]
+
+
+def manifests_of(plan: Plan, wave: int, seed: int) -> list[Manifest]:
+    """Manifests as a worker could have made them, parts cut at random."""
+    draw = random.Random(seed)
+    made = []
+    for split in plan.wave(wave):
+        parts: list[list[Cover]] = [[]]
+        for piece in plan.splits[split].pieces:
+            for cover in covers_of(piece, plan.sources[piece.source], draw, 0):
+                if parts[-1] and draw.random() < 0.5:
+                    parts.append([])
+                parts[-1].append(cover)
+        for number, covers in enumerate(parts):
+            following = None if number == len(parts) - 1 else [0, covers[-1].stop]
+            task = {"plan": plan.name, "split": split, "part": number, "next": following}
+            made.append(
+                Manifest(f"{split}.{number}", "x", 1, {}, "1:0", tuple(covers), 1, {}, {}, task)
+            )
+    return made
+
+
+@given(sources(), st.integers(0, 1000))
+def test_merge_orders_what_was_planned_and_coverage_then_lacks_nothing(
+    found: list[Source], seed: int
+) -> None:
+    plan = plan_of(found)
+    deltas = []
+    for wave in range(plan.wave_count):
+        manifests = manifests_of(plan, wave, seed)
+        repeated = manifests + manifests[:2]
+        random.Random(seed).shuffle(repeated)
+        ordered = in_order(plan, plan.name, wave, repeated)
+        assert ordered == manifests
+        versions = {each.name: each.version for each in found}
+        deltas.append(coverage.delta([c for m in ordered for c in m.covers], versions))
+    taken = coverage.merge(deltas)
+    work = remaining(found, taken)
+    assert work.pieces == ()
+    assert work.reused == len(found)
+
+
+@given(sources(), st.integers(0, 1000), st.data())
+def test_merge_refuses_a_missing_a_changed_and_an_unplanned_part(
+    found: list[Source], seed: int, data: st.DataObject
+) -> None:
+    plan = plan_of(found)
+    manifests = manifests_of(plan, 0, seed)
+    victim = data.draw(st.integers(0, len(manifests) - 1))
+    with pytest.raises(CorruptData):
+        in_order(plan, plan.name, 0, [m for i, m in enumerate(manifests) if i != victim])
+    chosen = manifests[victim]
+    twin = Manifest(**{**vars(chosen), "attempt": "y"})
+    with pytest.raises(CorruptData, match="two manifests"):
+        in_order(plan, plan.name, 0, [*manifests, twin])
+    first = chosen.covers[0]
+    gap = Cover(first.source, first.start + 1, first.stop + 1, first.ends)
+    holed = Manifest(**{**vars(chosen), "covers": (gap, *chosen.covers[1:])})
+    with pytest.raises(CorruptData):
+        in_order(plan, plan.name, 0, [*manifests[:victim], holed, *manifests[victim + 1 :]])
+
+
+def test_coverage_joins_ranges_and_refuses_what_was_taken_twice() -> None:
+    assert union([(5, 7), (0, 3), (3, 5), (9, 9)]) == ((0, 7),)
+    with pytest.raises(ValueError, match="overlaps"):
+        union([(0, 3), (2, 4)])
+    delta = coverage.delta([Cover("a", 0, 5, False)], {"a": "v"})
+    with pytest.raises(CorruptData, match="taken in twice"):
+        coverage.merge([delta, delta])
+    with pytest.raises(CorruptData, match="version"):
+        coverage.merge([delta, coverage.delta([Cover("a", 5, 6, True)], {"a": "w"})])
+
+
+def test_what_is_missing_of_a_source() -> None:
+    assert Taken("v", ((2, 4), (6, 8)), None).missing(10) == ((0, 2), (4, 6), (8, 10))
+    assert Taken("v", ((0, 4),), None).missing(None) == ((4, None),)
+    assert Taken("v", ((0, 4),), 4).missing(None) == ()
+    assert Taken("v", (), 0).missing(None) == ()
+
+
+def test_a_changed_source_is_refused_by_name() -> None:
+    found = [source("a", 10)]
+    taken = {"a": Taken("9-y", ((0, 9),), 9)}
+    work = remaining(found, taken)
+    assert work.changed == ("a",)
+    with pytest.raises(SourceChanged, match=r"'a' was taken in with content 9-y and is now 10-x"):
+        check_unchanged(work, found, taken)
+
+
+def test_parts_of_row_sources_hold_about_a_split_of_bytes() -> None:
+    rows = source("p", 100_000, "parquet", extent=1000, splits_at=())
+    assert part_unit(rows, 25_000) == 100
+    assert part_unit(source("a", 10), 64) == 64
