@@ -6,6 +6,9 @@ thirty times faster wherever it was measured to be exact.
 
 from __future__ import annotations
 
+import itertools
+import mmap
+import threading
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import Any, Protocol
@@ -16,10 +19,18 @@ import pyarrow as pa
 
 from cachelib.ragged import Ragged
 from pipelines.tokenization.files import TokenizerError
+from pipelines.tokenization.long_text import pieces
 from pipelines.tokenization.specials import Spec, without_specials
 
 # `tokenizers` holds some 100 bytes for each byte it encodes; this bounds it at some 100 MB.
 BATCH_BYTES = 1 << 20
+# A longer text is cut into pieces; this many are encoded at once, on all cores.
+PIECES, PIECE_BYTES = 4, 1 << 18
+WINDOW_BYTES = 1 << 10
+# What `gigatoken` may remember of the words it met. A GB of program text takes half of it.
+MEMORY_LIMIT = 256 << 20
+# Growth that other threads may cause as well; tables that matter grow by more at once.
+_NOISE = 4 << 20
 
 
 class Engine(Protocol):
@@ -70,24 +81,56 @@ class HuggingFace:
 
     def encode(self, texts: pa.LargeStringArray) -> Ragged:
         """See Engine."""
+        offsets, data = buffers(texts)
         rows: list[np.ndarray] = []
-        for start, stop in batches(buffers(texts)[0], BATCH_BYTES):
-            batch = texts.slice(start, stop - start).to_pylist()
-            encodings = self.tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-            rows += [np.array(encoding.ids, np.uint32) for encoding in encodings]
+        for start, stop in batches(offsets, BATCH_BYTES):
+            if offsets[stop] - offsets[start] > BATCH_BYTES:  # one row
+                text = data[offsets[start] : offsets[stop]].data
+                rows.append(self._encode_long(text))
+            else:
+                rows += self._encode(texts.slice(start, stop - start).to_pylist())
         return Ragged.from_rows(rows, np.uint32)
+
+    def _encode(self, texts: list[str]) -> list[np.ndarray]:
+        encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.uint32) for encoding in encodings]
+
+    def _encode_long(self, text: memoryview) -> np.ndarray:
+        def ids(texts: list[str]) -> list[list[int]]:
+            return [row.tolist() for row in self._encode(texts)]
+
+        rows: list[np.ndarray] = []
+        for several in _groups(pieces(text, ids, PIECE_BYTES, WINDOW_BYTES), PIECES):
+            rows += self._encode(several)
+        return np.concatenate(rows)
+
+
+def _groups(texts: Iterator[str], size: int) -> Iterator[list[str]]:
+    return iter(lambda: list(itertools.islice(texts, size)), [])
 
 
 class Gigatoken:
-    """The fast engine; raises TokenizerError for tokenizers that it does not support."""
+    """The fast engine; raises TokenizerError for tokenizers that it does not support.
+
+    gigatoken 0.10 keeps each different word it meets for ever (its issue 36): on text made of
+    new words, some 10 bytes for each byte of text. So memory that it takes while it encodes is
+    counted, as far as the system tells, and past MEMORY_LIMIT it is loaded anew.
+    """
 
     def __init__(self, spec: Spec) -> None:
         import awkward
-        import gigatoken
 
         self._awkward = awkward
+        self._json = orjson.dumps(without_specials(spec))
+        self._tokenizer = self._load()
+        self._lock = threading.Lock()
+        self._grown = 0
+
+    def _load(self) -> Any:
+        import gigatoken
+
         try:
-            self._tokenizer = gigatoken.Tokenizer.from_json(orjson.dumps(without_specials(spec)))
+            return gigatoken.Tokenizer.from_json(self._json)
         except Exception as error:
             first_line = str(error).strip().splitlines()[0]
             raise TokenizerError(f"gigatoken does not support it: {first_line}") from error
@@ -101,8 +144,29 @@ class Gigatoken:
             contents.NumpyArray(data, parameters={"__array__": "char"}),
             parameters={"__array__": "string"},
         )
+        before = _resident_bytes()
         encoded = self._tokenizer.encode_batch(self._awkward.Array(strings)).layout
-        return Ragged(_array(encoded.content.data), _array(encoded.offsets.data))
+        ids = Ragged(_array(encoded.content.data), _array(encoded.offsets.data))
+        self._watch(_resident_bytes() - before - ids.values.nbytes)
+        return ids
+
+    def _watch(self, grown: int) -> None:
+        if abs(grown) < _NOISE:
+            return
+        with self._lock:
+            self._grown = max(0, self._grown + grown)
+            if self._grown > MEMORY_LIMIT:
+                self._tokenizer = self._load()
+                self._grown = 0
+
+
+def _resident_bytes() -> int:
+    """Memory of this process, on Linux; elsewhere 0, and growth is not seen."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0
 
 
 def _array(data: Any) -> np.ndarray:

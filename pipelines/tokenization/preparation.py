@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 
 from cachelib.errors import IncompatibleCache
@@ -252,7 +253,7 @@ def _open(files: TokenizerFiles, prepared: Prepared) -> Encoder:
     )
 
 
-def decode(files: TokenizerFiles, ids: Sequence[int]) -> str:
+def decode(files: TokenizerFiles, ids: Sequence[int] | np.ndarray) -> str:
     """Text of one row of ids, special tokens included; for people to read."""
     return str(_decoder(files).decode([int(i) for i in ids], skip_special_tokens=False))
 
