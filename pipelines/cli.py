@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,6 +23,9 @@ def main(arguments: Sequence[str]) -> int:
     command = arguments[0]
     parser = _parser(command)
     known, rest = parser.parse_known_args(arguments[1:])
+    if not known.verbose:
+        # What Beam logs as errors comes with the error that is raised, too.
+        logging.disable(logging.CRITICAL)
     try:
         config = _config(known)
         if rest and config.runner in ("embedded", "bundles"):
@@ -41,10 +45,23 @@ def main(arguments: Sequence[str]) -> int:
     except ForebayError as error:
         print(f"\nforebay: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except Exception as error:
+        if known.verbose:
+            raise
+        print(f"\nforebay: the engine failed: {_last_line(error)}\n"
+              "What is committed stays; the same command goes on from here. --verbose tells more",
+              file=sys.stderr)  # fmt: skip
+        return 1
     if not known.quiet:
         print(file=sys.stderr)
     _print_summary(summary, known.json_summary)
     return 0
+
+
+def _last_line(error: Exception) -> str:
+    """What an engine's error says in the end: Beam puts whole tracebacks into its messages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
@@ -65,6 +82,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
             options |= {"action": "append", "metavar": "NAME:TYPE"}
         parser.add_argument("--" + name.replace("_", "-"), default=None, **options)
     parser.add_argument("--quiet", action="store_true", help="Show no progress.")
+    parser.add_argument("--verbose", action="store_true", help="Show what the engine logs.")
     parser.add_argument("--json-summary", action="store_true", help="Print the summary as JSON.")
     return parser
 

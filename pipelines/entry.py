@@ -69,3 +69,7 @@ def overwritten() -> str | None:
         "bring along. Uninstall it (pip uninstall cachelib) and install Forebay again (pip install "
         "--force-reinstall --no-deps forebay), or use an environment of its own"
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
