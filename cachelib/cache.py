@@ -24,7 +24,7 @@ from cachelib.shard import (
     offsets_metadata,
     read_details,
 )
-from cachelib.storage import Storage, read_error
+from cachelib.storage import Storage, check_fork, read_error
 
 if TYPE_CHECKING:
     from cachelib.dataset import Dataset
@@ -226,6 +226,7 @@ class Cache:
 
         Ranges that touch or share a chunk are joined, and each joined range is read at once.
         """
+        check_fork()  # arrays may be open already
         dtype, shape = ("int64", ()) if kind == "offsets" else (field.dtype, field.shape)
         gap = field.chunk if kind == "data" else 0
         spans = join(starts, lengths, gap)

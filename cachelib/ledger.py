@@ -9,6 +9,7 @@ commits since.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from cachelib.digest import EMPTY, Digest, fold
 from cachelib.errors import CacheNotFound, CorruptData, IncompatibleCache
 from cachelib.ragged import offsets_of
 from cachelib.schema import Schema
-from cachelib.shard import Manifest
+from cachelib.shard import Manifest, has_offsets
 from cachelib.storage import Storage
 
 FORMAT = 1
@@ -207,12 +208,13 @@ class Snapshot:
 
     @classmethod
     def of(cls, commit: Commit, entries: Entries) -> Snapshot:
-        return cls(
-            commit,
-            entries,
-            offsets_of(entries.rows),
-            {f: offsets_of(counts) for f, counts in entries.elements.items()},
-        )
+        none = np.zeros(0, np.int64)  # of a cache without any shard
+        elements = {
+            f.name: offsets_of(entries.elements.get(f.name, none))
+            for f in commit.schema.fields
+            if has_offsets(f)
+        }
+        return cls(commit, entries, offsets_of(entries.rows), elements)
 
     @property
     def version(self) -> int:
@@ -237,7 +239,7 @@ class Ledger:
     def head(self) -> int | None:
         """The newest version, or None where there is no cache; by the hint and galloping reads."""
         hint = self.storage.read("_ledger/head")
-        low = int(hint) if hint is not None and hint.isdigit() else 0
+        low = int(hint) if hint is not None and re.fullmatch(rb"[0-9]{1,20}", hint) else 0
         if not self._exists(low):
             if low == 0 or not self._exists(0):
                 return None
@@ -267,13 +269,17 @@ class Ledger:
         """The commits [start, stop), read concurrently, each checked to follow from the one before.
 
         Raises:
-            CacheNotFound: one is not there.
-            CorruptData: one is damaged, or does not name the one before it as its parent.
+            CacheNotFound: the last one is not there.
+            CorruptData: one before is missing, one is damaged, or does not name the one before it
+                as its parent.
         """
         keys = [commit_key(version) for version in range(start, stop)]
         found = []
-        for key, data in zip(keys, self.storage.read_many(keys), strict=True):
+        objects = self.storage.read_many(keys)
+        for key, data in zip(keys, objects, strict=True):
             where = self.storage.where(key)
+            if data is None and objects[-1] is not None:
+                raise CorruptData(f"{where} is missing, though later commits are there")
             if data is None:
                 raise CacheNotFound(f"{where}: there is no such version of the cache")
             found.append(Commit.from_json(unseal(data, where), where))
@@ -368,7 +374,7 @@ def follow(
     finished: bool = False,
 ) -> Commit:
     """The commit that adds manifests, in the order given, after a parent; it is not put yet."""
-    fields = [f.name for f in schema.fields if f.ragged and f.like is None]
+    fields = [f.name for f in schema.fields if has_offsets(f)]
     entries = Entries.of(manifests, fields)
     version = 0 if parent is None else parent.version + 1
     before = EMPTY if parent is None else parent.digest

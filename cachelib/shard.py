@@ -17,10 +17,10 @@ import tensorstore as ts
 
 from cachelib.canonical import canonical, seal
 from cachelib.digest import Digest, digest_rows, fold
-from cachelib.errors import CorruptData
+from cachelib.errors import CorruptData, ForebayError
 from cachelib.ragged import Ragged
-from cachelib.schema import CHUNKS_PER_OBJECT, Field, Schema
-from cachelib.storage import Storage
+from cachelib.schema import CHUNKS_PER_OBJECT, POSITION, SOURCE, Field, Schema
+from cachelib.storage import Storage, check_fork
 
 OFFSETS_CHUNK = 2048
 """Offsets in an inner chunk: 16 KiB."""
@@ -202,11 +202,11 @@ class _ArrayWriter:
             self._buffer = grown
 
     def _flush(self) -> None:
+        check_fork()  # the array may be open already
         if self._array is None:
             unbounded = {**self._metadata, "shape": [_UNBOUNDED, *self._trailing]}
             self._array = self._storage.open_array(self._key, unbounded, write=True)
-        if self._pending is not None:
-            self._pending.result()
+        self.wait()
         chunk = self._buffer[: self._filled]
         self._pending = self._array[self.length : self.length + self._filled].write(
             chunk, can_reference_source_data_indefinitely=True
@@ -221,8 +221,16 @@ class _ArrayWriter:
             self._flush()
 
     def wait(self) -> None:
+        """Wait until what was flushed is stored.
+
+        Raises:
+            ForebayError: it could not be stored.
+        """
         if self._pending is not None:
-            self._pending.result()
+            try:
+                self._pending.result()
+            except Exception as error:
+                raise ForebayError(f"{self._storage.where(self._key)}: {error}") from error
 
     def final_metadata(self) -> bytes:
         return _pretty({**self._metadata, "shape": [self.length, *self._trailing]})
@@ -233,8 +241,14 @@ def _pretty(metadata: dict[str, Any]) -> bytes:
 
 
 @dataclass
-class _Statistics:
-    """What a shard's details tell of one ragged integer field."""
+class Statistics:
+    """What a shard's details tell of one field that has offsets.
+
+    Attributes:
+        empty: rows without values.
+        smallest, largest: of all values; None where they are no integers or there are none.
+        lengths: rows by `length_bucket`, int64 of shape (64,).
+    """
 
     empty: int = 0
     smallest: int | None = None
@@ -293,7 +307,7 @@ class ShardWriter:
             for f in schema.fields
             if has_offsets(f)
         }
-        self._statistics = {name: _Statistics() for name in self._offsets}
+        self._statistics = {name: Statistics() for name in self._offsets}
         for writer in self._offsets.values():
             writer.append(np.zeros(1, np.int64))
 
@@ -315,9 +329,11 @@ class ShardWriter:
             positions: int64 of shape (rows,), where each row began in its source.
 
         Raises:
-            ValueError: a column is missing, is no field, or has another dtype, shape or length.
+            ValueError: a column is missing, is no field, or has another dtype, shape or length;
+                or a source is not one that `source` gave.
         """
         check_columns(self._schema, columns, len(positions))
+        self._check_provenance(sources, positions)
         if len(positions) == 0:
             return
         self._digests.append(digest_rows(self._schema, columns))
@@ -333,6 +349,18 @@ class ShardWriter:
         self._data["_source"].append(sources)
         self._data["_position"].append(positions)
         self.rows += len(positions)
+
+    def _check_provenance(self, sources: np.ndarray, positions: np.ndarray) -> None:
+        for f, column in ((SOURCE, sources), (POSITION, positions)):
+            if column.dtype != np.dtype(f.dtype) or column.shape != (len(positions),):
+                raise ValueError(
+                    f"{f.name} has values {column.dtype} {column.shape}, "
+                    f"expected {f.dtype} {(len(positions),)}"
+                )
+        if len(sources) and sources.max() >= len(self._sources):
+            raise ValueError(
+                f"source index {sources.max()} was not given: {len(self._sources)} were"
+            )
 
     def _elements(self, name: str) -> int:
         writer = self._data[name]
@@ -463,6 +491,14 @@ def read_details(storage: Storage, shard: str, attempt: str) -> dict[str, Any]:
 
 
 def read_rejects(storage: Storage, shard: str, attempt: str) -> list[dict[str, Any]]:
-    """The rejects of a shard, as they were stored: source, position, reason, detail, excerpt."""
-    data = storage.read(attempt_prefix(shard, attempt) + "rejects.jsonl")
-    return [] if data is None else [json.loads(line) for line in data.splitlines()]
+    """The rejects of a shard, as they were stored: source, position, reason, detail, excerpt.
+
+    Raises:
+        CorruptData: they are damaged.
+    """
+    key = attempt_prefix(shard, attempt) + "rejects.jsonl"
+    data = storage.read(key)
+    try:
+        return [] if data is None else [json.loads(line) for line in data.splitlines()]
+    except ValueError as error:
+        raise CorruptData(f"{storage.where(key)}: not lines of JSON: {error}") from error

@@ -1,7 +1,7 @@
 """Storage: a URL as a key-value store with put-if-absent, and the arrays below it.
 
-All access goes through TensorStore. One Context for the whole process bounds the decode cache and
-the concurrency of every store opened here.
+All access goes through TensorStore. What bounds the decode cache and the concurrency is shared by
+every store that one process opens here.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ _used_in: set[int] = set()  # the processes in which TensorStore's threads were 
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
-def _check_fork() -> None:
-    """Refuse use in a forked child: TensorStore's threads do not survive a fork and it aborts."""
+def check_fork() -> None:
+    """Refuse use in a forked child: TensorStore's threads do not survive a fork and it aborts.
+
+    Raises:
+        ForebayError: this process was forked from one that had used a store.
+    """
     pid = os.getpid()
     if pid in _used_in:
         return
@@ -46,15 +50,23 @@ def _check_fork() -> None:
 
 @functools.cache
 def _context(kind: str) -> ts.Context:
-    """The shared Context of readers ("read": with a decode cache) or writers ("write": none)."""
-    retries = {"max_retries": 12, "initial_delay": "250ms", "max_delay": "8s"}
-    return ts.Context(
-        {
-            "cache_pool": {"total_bytes_limit": DECODE_CACHE_BYTES if kind == "read" else 0},
-            "gcs_request_retries": retries,
-            "s3_request_retries": retries,
-        }
-    )
+    """The Context of reads through the decode cache ("cached") or of all other access ("direct").
+
+    Both share retries, concurrency limits and what lies on memory://.
+    """
+    if kind == "shared":
+        retries = {"max_retries": 12, "initial_delay": "250ms", "max_delay": "8s"}
+        shared = ("memory_key_value_store", "file_io_concurrency", "gcs_request_concurrency",
+                  "s3_request_concurrency", "data_copy_concurrency")  # fmt: skip
+        return ts.Context(
+            {
+                "gcs_request_retries": retries,
+                "s3_request_retries": retries,
+                **{name: {} for name in shared},
+            }
+        )
+    limit = DECODE_CACHE_BYTES if kind == "cached" else 0
+    return ts.Context({"cache_pool": {"total_bytes_limit": limit}}, _context("shared"))
 
 
 def canonical_url(location: str | os.PathLike[str]) -> str:
@@ -114,51 +126,54 @@ class Storage:
 
     def read(self, key: str) -> bytes | None:
         """The object's bytes, or None if there is none."""
-        _check_fork()
-        result = _open_store(self.url).read(key).result()
-        return bytes(result.value) if result.state == "value" else None
+        return self.read_many([key])[0]
 
     def read_many(self, keys: Iterable[str]) -> list[bytes | None]:
         """The bytes of several objects, read concurrently."""
-        _check_fork()
         store = _open_store(self.url)
-        results = [future.result() for future in [store.read(key) for key in keys]]
+        reads = [(key, store.read(key)) for key in keys]
+        results = [_result(future, self.where(key)) for key, future in reads]
         return [bytes(r.value) if r.state == "value" else None for r in results]
 
     def write(self, key: str, data: bytes) -> None:
         """Write an object, replacing what is there."""
-        _check_fork()
-        _open_store(self.url).write(key, data).result()
+        self.write_many({key: data})
 
     def write_many(self, objects: Mapping[str, bytes]) -> None:
         """Write several objects concurrently, replacing what is there."""
-        _check_fork()
         store = _open_store(self.url)
-        for future in [store.write(key, data) for key, data in objects.items()]:
-            future.result()
+        writes = [(key, store.write(key, data)) for key, data in objects.items()]
+        for key, future in writes:
+            _result(future, self.where(key))
 
     def put_if_absent(self, key: str, data: bytes) -> bytes:
         """Create an object; never replace one. Returns the bytes that are there afterwards.
 
         Equal bytes mean that the object says what the caller wanted, whoever wrote it. A write
-        whose answer was lost is recognised by reading back.
+        that was reported as lost or failed is read back: it may have taken place.
 
         Raises:
-            ForebayError: the write was reported as lost again and again, but nothing is there.
+            ForebayError: the write was reported as lost or failed, and nothing is there.
         """
         linked = self._link_if_absent(key, data)
         if linked is not None:
             return linked
-        _check_fork()
-        store = _open_store(self.url)
+        store, where = _open_store(self.url), self.where(key)
+        failed: ForebayError | None = None
         for _ in range(5):
-            seen = store.read(key).result()
+            seen = _result(store.read(key), where)
             if seen.state == "value":
                 return bytes(seen.value)
-            stamp = store.write(key, data, if_equal=seen.stamp.generation).result()
+            if failed is not None:
+                raise failed
+            try:
+                stamp = _result(store.write(key, data, if_equal=seen.stamp.generation), where)
+            except ForebayError as error:
+                failed = error
+                continue
             if stamp.generation:
                 return data
-        raise ForebayError(f"{self.where(key)}: five conditional writes lost, yet nothing is there")
+        raise ForebayError(f"{where}: five conditional writes lost, yet nothing is there")
 
     def _link_if_absent(self, key: str, data: bytes) -> bytes | None:
         """`put_if_absent` of a local file by a hard link; None where the store has no links.
@@ -169,9 +184,9 @@ class Storage:
         if self.local_path is None:
             return None
         path = self.local_path / key
-        path.parent.mkdir(parents=True, exist_ok=True)
         written = path.with_name(f"{path.name}.__{os.urandom(8).hex()}.__lock")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             with written.open("wb") as file:
                 file.write(data)
                 file.flush()
@@ -181,7 +196,7 @@ class Storage:
             return path.read_bytes()
         except OSError as error:
             if error.errno not in _NO_LINKS:
-                raise
+                raise ForebayError(f"{self.where(key)}: {error}") from error
             return None
         finally:
             written.unlink(missing_ok=True)
@@ -200,18 +215,24 @@ class Storage:
 
     def list(self, prefix: str) -> list[str]:
         """Keys below a prefix, sorted, relative to this storage's URL."""
-        _check_fork()
-        keys = _open_store(self.url).list(ts.KvStore.KeyRange(prefix, _after(prefix))).result()
-        return sorted(key.decode() for key in keys)
+        keys = _open_store(self.url).list(ts.KvStore.KeyRange(prefix, _after(prefix)))
+        return sorted(key.decode() for key in _result(keys, self.where(prefix)))
 
     def delete_prefix(self, prefix: str) -> None:
         """Delete every object below a prefix."""
-        _check_fork()
-        _open_store(self.url).delete_range(ts.KvStore.KeyRange(prefix, _after(prefix))).result()
+        keys = ts.KvStore.KeyRange(prefix, _after(prefix))
+        _result(_open_store(self.url).delete_range(keys), self.where(prefix))
 
-    def open_array(self, key: str, metadata: Mapping[str, Any], *, write: bool) -> ts.TensorStore:
-        """The Zarr v3 array at a key, opened without a request from metadata known beforehand."""
-        _check_fork()
+    def open_array(
+        self, key: str, metadata: Mapping[str, Any], *, write: bool, cached: bool = True
+    ) -> ts.TensorStore:
+        """The Zarr v3 array at a key, opened without a request from metadata known beforehand.
+
+        Args:
+            write: for writing only, else for reading only.
+            cached: reads go through the decode cache of this process, else to the store.
+        """
+        check_fork()
         spec: dict[str, Any] = {
             "driver": "zarr3",
             "kvstore": _kvstore_spec(self.url + key + "/"),
@@ -223,14 +244,15 @@ class Storage:
             spec["store_data_equal_to_fill_value"] = True
         else:
             spec["fill_missing_data_reads"] = False
-        return ts.open(
+        array = ts.open(
             spec,
             open=True,
             assume_metadata=True,
             read=not write,
             write=write,
-            context=_context("write" if write else "read"),
-        ).result()
+            context=_context("cached" if cached and not write else "direct"),
+        )
+        return _result(array, self.where(key))
 
 
 def _after(prefix: str) -> str:
@@ -243,18 +265,30 @@ _stores_lock = threading.Lock()
 
 @functools.cache
 def _store(url: str) -> ts.KvStore:
-    return ts.KvStore.open(_kvstore_spec(url), context=_context("write")).result()
+    return _result(ts.KvStore.open(_kvstore_spec(url), context=_context("direct")), url)
 
 
 def _open_store(url: str) -> ts.KvStore:
+    check_fork()
     with _stores_lock:
         return _store(url)
 
 
-_SHORT_OF_DATA = re.compile(r"NOT_FOUND|DATA_LOSS|CRC|Digest|checksum|chunk .* is missing", re.I)
+def _result(future: Any, where: str) -> Any:
+    """What a future of TensorStore gives; its errors as `ForebayError`, naming the place."""
+    try:
+        return future.result()
+    except Exception as error:
+        raise ForebayError(f"{where}: {error}") from error
 
 
-def read_error(error: Exception, what: str) -> Exception:
+# What damaged or missing objects lead to; other kinds are about access to the store.
+_SHORT_OF_DATA = re.compile(
+    r"^(NOT_FOUND|DATA_LOSS|FAILED_PRECONDITION|OUT_OF_RANGE|INVALID_ARGUMENT): "
+)
+
+
+def read_error(error: Exception, what: str) -> ForebayError:
     """The error of an array read as the user should see it, naming what was read."""
     text = str(error)
     kind = CorruptData if _SHORT_OF_DATA.search(text) else ForebayError
