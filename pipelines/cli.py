@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,6 +18,14 @@ from pipelines.config import BuildConfig, build_config, read_yaml
 from pipelines.launcher import Planned, Request, Summary, build, inquire, next_plan
 from pipelines.plan import Plan
 from pipelines.progress import terminal
+
+_STOPPED = "\nforebay: stopped. What is committed can be read; the same command goes on from here"
+
+
+def _stop_at_once(signum: int, frame: object) -> None:
+    """End this process: a build needs no tidying up, and Beam's takes long and complains."""
+    print(_STOPPED, file=sys.stderr, flush=True)
+    os._exit(130)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,13 +44,12 @@ def main(arguments: Sequence[str]) -> int:
             request = inquire(config)
             _print_plan(request, next_plan(request))
             return 0
+        if config.runner in ("embedded", "bundles") and not config.processes:
+            signal.signal(signal.SIGINT, _stop_at_once)
         show = None if known.quiet else terminal()
         summary = build(config, show=show, beam_arguments=[r for r in rest if r != "--"])
     except KeyboardInterrupt:
-        print(
-            "\nforebay: stopped. What is committed can be read; the same command goes on from here",
-            file=sys.stderr,
-        )
+        print(_STOPPED, file=sys.stderr)
         return 130
     except ForebayError as error:
         print(f"\nforebay: {type(error).__name__}: {error}", file=sys.stderr)
