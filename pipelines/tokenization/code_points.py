@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pipelines.tokenization.engines import buffers
+from pipelines.tokenization.arrow import buffers
 
 CODE_POINTS = 0x110000
 _SURROGATES = range(0xD800, 0xE000)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from cachelib.ragged import Ragged, offsets_of
+from pipelines.tokenization.arrow import take
 from pipelines.tokenization.code_points import CodePointSet
 from pipelines.tokenization.engines import Engine
 from pipelines.tokenization.policy import Edges
@@ -63,7 +64,7 @@ class Encoder:
         rows = np.flatnonzero(self.exact_code_points.rows_containing(texts))
         if len(rows) == 0:
             return ids
-        return replace_rows(ids, rows, self.exact.encode(texts.take(pa.array(rows))))
+        return replace_rows(ids, rows, self.exact.encode(take(texts, rows)))
 
 
 def replace_rows(ids: Ragged, rows: np.ndarray, replacements: Ragged) -> Ragged:

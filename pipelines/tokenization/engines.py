@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import mmap
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ import orjson
 import pyarrow as pa
 
 from cachelib.ragged import Ragged
+from pipelines.tokenization.arrow import buffers
 from pipelines.tokenization.files import TokenizerError
 from pipelines.tokenization.long_text import pieces
 from pipelines.tokenization.specials import Spec, without_specials
@@ -43,25 +44,6 @@ class Engine(Protocol):
 def versions() -> dict[str, str]:
     """Installed version of each engine."""
     return {name: metadata.version(name) for name in ("gigatoken", "tokenizers")}
-
-
-def as_texts(texts: Sequence[str] | pa.Array) -> pa.LargeStringArray:
-    """Texts as an Arrow large_string array without nulls."""
-    array = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.large_string())
-    if array.type != pa.large_string():
-        array = array.cast(pa.large_string())
-    if array.null_count:
-        raise ValueError(f"texts must not be null, got {array.null_count} nulls")
-    return array
-
-
-def buffers(texts: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """The array's own memory: offsets, int64 (rows + 1,), into UTF-8 bytes, uint8."""
-    _, offsets, data = texts.buffers()
-    if len(texts) == 0 or offsets is None:
-        return np.zeros(1, np.int64), np.empty(0, np.uint8)
-    window = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return window, np.frombuffer(data or b"", np.uint8)
 
 
 class HuggingFace:

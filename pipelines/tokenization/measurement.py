@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 import orjson
 
+from pipelines.tokenization.arrow import as_texts
 from pipelines.tokenization.code_points import CODE_POINTS, CodePointSet
-from pipelines.tokenization.engines import Engine, as_texts, differing_rows
+from pipelines.tokenization.engines import Engine, differing_rows
 
 EDITION = 1
 

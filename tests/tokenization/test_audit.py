@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from cachelib.ragged import Ragged
 from pipelines.tokenization import Edges, Encoder, audit_rows, differing
-from pipelines.tokenization.engines import HuggingFace, as_texts, differing_rows
+from pipelines.tokenization.arrow import as_texts
+from pipelines.tokenization.engines import HuggingFace, differing_rows
 from tests.tokenization.faulty import Faulty
 from tests.tokenization.tokenizers_at_hand import files
 

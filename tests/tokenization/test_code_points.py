@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipelines.tokenization import CodePointSet
-from pipelines.tokenization.engines import as_texts
+from pipelines.tokenization.arrow import as_texts
 
 POINTS = st.integers(0x80, 0xD7FF) | st.integers(0xE000, 0x10FFFF)
 EDGES = [0x80, 0x7FF, 0x800, 0xFFF, 0x1000, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x3FFFF, 0x40000]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cachelib.ragged import Ragged
 from pipelines.tokenization import Encoder, Policy, Prepared, decode, open_encoder, prepare
+from pipelines.tokenization.arrow import as_texts
 from pipelines.tokenization.encoder import replace_rows, with_edges
-from pipelines.tokenization.engines import as_texts
 from tests.tokenization.tokenizers_at_hand import FAST, MEASURED, NAMES, expected, files
 
 HARD = [

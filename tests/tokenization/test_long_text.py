@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.tokenization import engines
-from pipelines.tokenization.engines import HuggingFace, as_texts
+from pipelines.tokenization.arrow import as_texts
+from pipelines.tokenization.engines import HuggingFace
 from pipelines.tokenization.long_text import pieces
 from tests.tokenization.tokenizers_at_hand import CORPUS, NAMES, expected, files
 

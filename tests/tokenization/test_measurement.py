@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pipelines.tokenization import CodePointSet, Edges, Encoder
 from pipelines.tokenization import measurement as patched
-from pipelines.tokenization.engines import Gigatoken, HuggingFace, as_texts
+from pipelines.tokenization.arrow import as_texts
+from pipelines.tokenization.engines import Gigatoken, HuggingFace
 from pipelines.tokenization.measurement import UnexplainedDifference, measure, measured
 from tests.tokenization.faulty import Faulty
 from tests.tokenization.tokenizers_at_hand import expected, files

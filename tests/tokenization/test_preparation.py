@@ -22,7 +22,8 @@ from pipelines.tokenization import (
     open_encoder,
     prepare,
 )
-from pipelines.tokenization.engines import Gigatoken, as_texts
+from pipelines.tokenization.arrow import as_texts
+from pipelines.tokenization.engines import Gigatoken
 from tests.tokenization.faulty import Faulty
 from tests.tokenization.tokenizers_at_hand import NAMES, expected, files, tokenizer_json
 
