@@ -50,14 +50,18 @@ def run_wave(
         flags.append(f"--runner={runner}")
     options = PipelineOptions(flags)
     options.view_as(SetupOptions).save_main_session = False
-    with beam.Pipeline(runner=engine, options=options) as pipeline:
-        _ = (
-            pipeline
-            | "Wave" >> beam.Create([job], reshuffle=False)
-            | "WriteShards" >> WriteShards(lanes)
-            | "MergeShards" >> MergeShards()
-            | "CommitShards" >> CommitShards()
-        )
+    pipeline = beam.Pipeline(runner=engine, options=options)
+    _ = (
+        pipeline
+        | "Wave" >> beam.Create([job], reshuffle=False)
+        | "WriteShards" >> WriteShards(lanes)
+        | "MergeShards" >> MergeShards()
+        | "CommitShards" >> CommitShards()
+    )
+    result = pipeline.run()
+    result.wait_until_finish()
+    if runner == "dask":
+        result.client.close()  # Beam leaves it open
 
 
 def default_workers() -> int:
