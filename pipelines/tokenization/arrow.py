@@ -42,3 +42,10 @@ def take(texts: pa.LargeStringArray, rows: np.ndarray) -> pa.LargeStringArray:
     return texts.take(
         pa.Array.from_buffers(pa.int64(), len(indices), [None, pa.py_buffer(indices)])
     )
+
+
+def binary(offsets: np.ndarray, data: np.ndarray) -> pa.LargeBinaryArray:
+    """Byte strings in given memory: int64 offsets (rows + 1,) into any contiguous array."""
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cachelib.ragged import Ragged, offsets_of
-from pipelines.tokenization.arrow import take
+from pipelines.tokenization.arrow import binary, take
 from pipelines.tokenization.code_points import CodePointSet
 from pipelines.tokenization.engines import Engine
 from pipelines.tokenization.policy import Edges
@@ -81,16 +82,20 @@ def replace_rows(ids: Ragged, rows: np.ndarray, replacements: Ragged) -> Ragged:
 
 def with_edges(ids: Ragged, bos: int | None, eos: int | None) -> Ragged:
     """Each row of uint32 ``ids`` with ``bos`` before and ``eos`` after it, where not None."""
-    extra = (bos is not None) + (eos is not None)
-    if not extra:
+    if (bos is None and eos is None) or len(ids) == 0:
         return ids
-    rows = len(ids)
-    offsets = ids.offsets + extra * np.arange(rows + 1)
-    values = np.empty(offsets[-1], np.uint32)
-    from_text = np.ones(len(values), bool)
-    for token, positions in ((bos, offsets[:-1]), (eos, offsets[1:] - 1)):
-        if token is not None:
-            values[positions] = token
-            from_text[positions] = False
-    values[from_text] = ids.values
-    return Ragged(values, offsets)
+    # Rows as byte strings: Arrow joins them with their edges at the speed of a copy.
+    rows = binary(ids.offsets * _ID.itemsize, np.ascontiguousarray(ids.values, _ID))
+    before = [] if bos is None else [_token(bos)]
+    after = [] if eos is None else [_token(eos)]
+    _, offsets, values = pc.binary_join_element_wise(*before, rows, *after, _NOTHING).buffers()
+    ends = np.frombuffer(offsets, np.int64)[: len(ids) + 1]
+    return Ragged(np.frombuffer(values, _ID), ends // _ID.itemsize)
+
+
+def _token(token: int) -> pa.LargeBinaryScalar:
+    return binary(np.array([0, _ID.itemsize]), np.array([token], _ID))[0]
+
+
+_ID = np.dtype(np.uint32)
+_NOTHING = binary(np.zeros(2, np.int64), np.empty(0, np.uint8))[0]
