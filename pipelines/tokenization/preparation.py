@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cachelib.errors import IncompatibleCache
+from cachelib.ragged import Ragged
 from pipelines.tokenization.arrow import as_texts, take
 from pipelines.tokenization.code_points import CodePointSet
 from pipelines.tokenization.encoder import Encoder, with_edges
@@ -94,7 +95,8 @@ def prepare(
     Args:
         policy: tokens at document edges; by default none.
         engine: "auto" takes gigatoken where it is exact; "gigatoken" insists on it; "hf".
-        sample_texts: the first documents of the source, on which engines are compared too.
+        sample_texts: the first documents of the source, on which the engines are compared too;
+            a MB of them takes a quarter of a second.
 
     Raises:
         TokenizerError: the tokenizer cannot be used, or not with the engine insisted on.
@@ -114,12 +116,20 @@ def prepare(
         )
         spec = hide_specials(spec)
     exact = HuggingFace(spec) if leaks else original
-    identity = _identity(files, policy or Policy(), original, exact)
+    probes = as_texts(probe_texts(special_tokens(files.spec), vocabulary_tokens(files.spec)))
+    probe_ids = exact.encode(probes)
+    identity = _identity(files, policy or Policy(), original, probe_ids)
 
     chosen, code_points = HF, CodePointSet()
     if engine != HF:
         try:
-            code_points = _exact_code_points(files, spec, exact, as_texts(sample_texts))
+            fast = Gigatoken(spec)
+            code_points = _exact_code_points(files, fast, exact)
+            check_engine(fast, code_points, probes, probe_ids, "probe text")
+            samples = as_texts(sample_texts)
+            check_engine(
+                fast, code_points, samples, exact.encode(samples), "document of the source"
+            )
             chosen = GIGATOKEN
         except TokenizerError as error:
             if engine == GIGATOKEN:
@@ -150,20 +160,15 @@ def _leaks(engine: HuggingFace, spec: Spec) -> list[str]:
     ]
 
 
-def _probes(files: TokenizerFiles) -> pa.LargeStringArray:
-    return as_texts(probe_texts(special_tokens(files.spec), vocabulary_tokens(files.spec)))
-
-
 def _identity(
-    files: TokenizerFiles, policy: Policy, original: HuggingFace, exact: HuggingFace
+    files: TokenizerFiles, policy: Policy, original: HuggingFace, probe_ids: Ragged
 ) -> Identity:
     added = additions(original.tokenizer)
     edges = resolve(policy, files, original.tokenizer, added)
-    ids = with_edges(exact.encode(_probes(files)), edges.bos_id, edges.eos_id)
     vocabulary = original.tokenizer.get_vocab(with_added_tokens=True)
     return Identity(
         content=files.digest,
-        behaviour=behaviour_digest(ids),
+        behaviour=behaviour_digest(with_edges(probe_ids, edges.bos_id, edges.eos_id)),
         probes=EDITION,
         edges=edges,
         added=added,
@@ -172,36 +177,39 @@ def _identity(
     )
 
 
-def _exact_code_points(
-    files: TokenizerFiles, spec: Spec, exact: HuggingFace, samples: pa.LargeStringArray
-) -> CodePointSet:
-    """Where gigatoken must not be used; raises TokenizerError where it cannot be used at all."""
-    fast = Gigatoken(spec)
-    probes = _probes(files)
+def _exact_code_points(files: TokenizerFiles, fast: Engine, exact: Engine) -> CodePointSet:
+    """Where ``fast`` must not be used; raises TokenizerError where it cannot be used at all."""
     try:
-        code_points = measured(fast, exact, files.digest, *_flat(versions()))
+        return measured(fast, exact, files.digest, *_flat(versions()))
     except UnexplainedDifference as difference:
         raise TokenizerError(f"the engines differ: {difference}") from difference
-    for texts, name in ((probes, "probe text"), (samples, "document of the source")):
-        check_engines(fast, exact, code_points, texts, name)
-    return code_points
 
 
-def check_engines(
-    fast: Engine, exact: Engine, code_points: CodePointSet, texts: pa.LargeStringArray, name: str
+def check_engine(
+    fast: Engine,
+    exact_code_points: CodePointSet,
+    texts: pa.LargeStringArray,
+    ids: Ragged,
+    name: str,
 ) -> None:
-    """Raises TokenizerError at the first text that ``fast`` may encode and encodes otherwise."""
-    safe = take(texts, np.flatnonzero(~code_points.rows_containing(texts)))
-    ours, theirs = fast.encode(safe), exact.encode(safe)
-    rows = differing_rows(ours, theirs)
+    """Raises TokenizerError at the first text that ``fast`` may encode and encodes otherwise.
+
+    Args:
+        ids: what the exact engine gives for ``texts``.
+        name: what such a text is called.
+    """
+    safe = np.flatnonzero(~exact_code_points.rows_containing(texts))
+    texts, ids = take(texts, safe), ids.take(safe)
+    found = fast.encode(texts)
+    rows = differing_rows(found, ids)
     if len(rows):
         row = int(rows[0])
-        left, right = ours[row].tolist(), theirs[row].tolist()
+        left, right = found[row].tolist(), ids[row].tolist()
         at = next(
             (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b),
             min(len(left), len(right)),
         )
-        text = safe[row].as_py()
+        text = texts[row].as_py()
         raise TokenizerError(
             f"the engines differ on the {name} {text[:80]!r}: at token {at} gigatoken has "
             f"{left[at : at + 4]}, Hugging Face tokenizers {right[at : at + 4]}"
@@ -237,7 +245,8 @@ def _open(files: TokenizerFiles, prepared: Prepared) -> Encoder:
         )
     if tuple(sorted(versions().items())) != prepared.versions:
         edges = prepared.identity.edges
-        again = prepare(files, Policy(edges.bos, edges.eos), prepared.engine)
+        engine = HF if prepared.engine == HF else AUTO
+        again = prepare(files, Policy(edges.bos, edges.eos), engine)
         found = differences(prepared.identity, again.identity)
         if found:
             raise IncompatibleCache(f"tokenizer {files.reference!r}: {'; '.join(found)}")
