@@ -305,12 +305,12 @@ class Ledger:
                 )
         commit = self.commit(version)
         first = 0 if commit.base is None else commit.base["version"] + 1
-        segments = [] if commit.base is None else self._segments(commit.base["segments"])
+        segments = [] if commit.base is None else self.segments(commit.base["segments"])
         since = self.commits(first, version + 1)
         entries = Entries.concatenate([*segments, *(c.entries for c in since)])
         return Snapshot.of(commit, entries)
 
-    def _segments(self, names: Sequence[str]) -> list[Entries]:
+    def segments(self, names: Sequence[str]) -> list[Entries]:
         return [Entries.from_json(value) for value in self._checkpointed(names)]
 
     def _checkpointed(self, names: Sequence[str]) -> list[Any]:

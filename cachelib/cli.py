@@ -1,0 +1,477 @@
+"""The commands that read caches: ls, head, verify and stats."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cachelib.cache import Cache
+from cachelib.errors import CacheNotFound, ForebayError
+from cachelib.ledger import Commit, Ledger
+from cachelib.ragged import Ragged
+from cachelib.schema import Field
+from cachelib.shard import has_offsets
+from cachelib.stats import (
+    QUANTILES,
+    Sources,
+    Statistics,
+    histogram_range,
+    statistics,
+)
+from cachelib.storage import Storage
+from cachelib.verify import Progress, difference, verify
+
+TEXT_SHOWN = 600
+"""Characters of a long text that `head` shows."""
+
+VALUES_SHOWN = 24
+"""Values of a long row that `head` shows."""
+
+IDS_DECODED = 4096
+"""Ids of a long row that `head` decodes."""
+
+SOURCES_SHOWN = 40
+"""Sources that `stats` lists one by one; more are summed by group."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``ls``, ``head``, ``verify`` or ``stats``; returns the exit status."""
+    options = _parser(arguments[0]).parse_args(arguments[1:])
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has gone. What is still buffered must not fail when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    except (ForebayError, IndexError) as error:
+        kind = "" if isinstance(error, IndexError) else f"{type(error).__name__}: "
+        _complain(f"{kind}{error}")
+        return 1
+    return status
+
+
+def _complain(message: str) -> None:
+    print("forebay:", " ".join(printable(message).split()), file=sys.stderr)
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    run, description = _COMMANDS[command]
+    parser = argparse.ArgumentParser(
+        prog=f"forebay {command}", description=description, allow_abbrev=False
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("cache", type=_storage, help="a local path, file://, gs:// or s3:// URL")
+    parser.add_argument("--version", type=int, help="look at this version, not the newest")
+    if command in ("ls", "stats"):
+        parser.add_argument("--json", action="store_true", help="print JSON")
+    if command == "head":
+        parser.add_argument("-n", type=int, default=5, help="rows to show (5)")
+        parser.add_argument("--row", type=int, default=0, help="first row; -1 is the last")
+        parser.add_argument("--full", action="store_true", help="do not shorten long rows")
+    if command == "verify":
+        parser.add_argument(
+            "--against", type=_storage, metavar="CACHE", help="also compare the rows with these"
+        )
+    if command == "stats":
+        parser.add_argument(
+            "--quick", action="store_true", help="no sources; lengths to a power of two"
+        )
+        parser.add_argument(
+            "--all", action="store_true", help="list every source, however many there are"
+        )
+    return parser
+
+
+def _storage(location: str) -> Storage:
+    try:
+        return Storage.at(location)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+# ls -----------------------------------------------------------------------------------------------
+
+
+def _ls(options: argparse.Namespace) -> int:
+    storage: Storage = options.cache
+    ledger = Ledger(storage)
+    last = ledger.head() if options.version is None else options.version
+    if last is None:
+        raise CacheNotFound(f"{storage.url}: there is no cache here")
+    commits = ledger.commits(0, last + 1)
+    if not commits:
+        raise CacheNotFound(f"{storage.url}: there is no version {last}")
+    newest = commits[-1]
+    if options.json:
+        _print_json(
+            {
+                "url": storage.url,
+                "version": newest.version,
+                "finished": newest.finished,
+                "totals": newest.totals,
+                "schema": newest.schema.to_json(),
+                "identity": newest.identity,
+                "commits": [_commit_json(commit) for commit in commits],
+            }
+        )
+        return 0
+    totals = newest.totals
+    holds = [f"{totals['rows']:,} rows"]
+    fields = [f.name for f in newest.schema.fields if has_offsets(f) and not f.text]
+    holds += [f"{totals['elements'][name]:,} {name}" for name in fields]
+    print(printable(storage.url))
+    print(f"  version    {newest.version}, {'finished' if newest.finished else 'not finished'}")
+    print(f"  holds      {', '.join(holds)} in {totals['shards']:,} shards")
+    print(f"  content    {totals['digest']}")
+    print(f"  fields     {', '.join(map(_field_words, newest.schema.fields))}")
+    for line in _identity_words(newest.identity):
+        print(f"  {printable(line)}")
+    print()
+    _print_table(
+        ["version", "operation", "wave", "shards", "rows", *fields, "records", "rejects", ""],
+        [_commit_cells(commit, fields) for commit in commits],
+    )
+    return 0
+
+
+def _commit_json(commit: Commit) -> dict[str, Any]:
+    return {
+        "version": commit.version,
+        "digest": commit.digest,
+        "operation": commit.operation,
+        "task": commit.task,
+        "shards": len(commit.entries),
+        "rows": int(commit.entries.rows.sum()),
+        "elements": {f: int(counts.sum()) for f, counts in commit.entries.elements.items()},
+        "records": commit.records,
+        "rejects": commit.rejects,
+        "counts": commit.counts,
+        "finished": commit.finished,
+    }
+
+
+def _commit_cells(commit: Commit, fields: Sequence[str]) -> list[Any]:
+    task, entries = commit.task, commit.entries
+    return [
+        commit.version,
+        commit.operation,
+        f"{task['wave'] + 1} of {task['waves']}" if {"wave", "waves"} <= set(task) else "",
+        len(entries),
+        int(entries.rows.sum()),
+        *(int(entries.elements[f].sum()) if f in entries.elements else 0 for f in fields),
+        commit.records,
+        sum(commit.rejects.values()),
+        "finished" if commit.finished else "",
+    ]
+
+
+def _field_words(field: Field) -> str:
+    if field.text:
+        return f"{field.name} text"
+    words = [field.name, field.dtype]
+    if field.shape:
+        words.append("x".join(map(str, field.shape)))
+    if field.ragged:
+        words.append(f"ragged like {field.like}" if field.like else "ragged")
+    return " ".join(words)
+
+
+def _identity_words(identity: Mapping[str, Any]) -> list[str]:
+    """How rows are made from sources, as far as this version of Forebay knows the words."""
+    lines = []
+    tokenizer = identity.get("tokenizer")
+    if isinstance(tokenizer, dict):
+        parts = [f"tokenizer  content {tokenizer.get('content')}"]
+        if "vocabulary" in tokenizer:
+            parts.append(
+                f"{tokenizer['vocabulary']:,} tokens up to id {tokenizer.get('largest_id', 0):,}"
+            )
+        edges = tokenizer.get("edges") or {}
+        for edge in ("bos", "eos"):
+            token = edges.get(edge)
+            parts.append(
+                f"no {edge}" if token is None else f"{edge} {token!r} (id {edges[edge + '_id']})"
+            )
+        lines.append(", ".join(parts))
+    engines = identity.get("engines")
+    if isinstance(engines, dict) and engines:
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(engines.items()))
+        lines.append(f"engines    {versions}")
+    return lines
+
+
+# head ---------------------------------------------------------------------------------------------
+
+
+def _head(options: argparse.Namespace) -> int:
+    cache = Cache(options.cache, options.version)
+    first = options.row + len(cache) if options.row < 0 else options.row
+    if not 0 <= first < max(1, len(cache)):
+        raise IndexError(f"row {options.row} is outside the {len(cache)} rows")
+    decode = _decoder(cache)
+    for row in range(first, min(len(cache), first + max(0, options.n))):
+        columns = cache.take([row])
+        place = cache.provenance([row])[0]
+        print(f"row {row}  {printable(place.source)}:{place.position}")
+        width = max(len(field.name) for field in cache.schema.fields)
+        for field in cache.schema.fields:
+            decoder = decode if field.name == "tokens" else None
+            print(_indented(field.name.ljust(width), _shown(field, columns, decoder, options.full)))
+    return 0
+
+
+def _decoder(cache: Cache) -> Callable[[Sequence[int]], str] | None:
+    """Ids to text by the tokenizer that a cache carries; None, and why, where that cannot be."""
+    content = (cache.snapshot.commit.identity.get("tokenizer") or {}).get("content")
+    if content is None:
+        return None
+    key = f"tokenizer/{content}/tokenizer.json"
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        _complain("showing ids: to see text, install what decodes them: pip install tokenizers")
+        return None
+    data = cache.storage.read(key)
+    if data is None:
+        _complain(f"showing ids: {cache.storage.where(key)} is missing")
+        return None
+    try:
+        tokenizer = Tokenizer.from_str(data.decode())
+    except Exception as error:  # tokenizers raises Exception itself
+        _complain(f"showing ids: {cache.storage.where(key)} is not understood: {error}")
+        return None
+    return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False))
+
+
+def _shown(
+    field: Field,
+    columns: Mapping[str, np.ndarray | Ragged],
+    decode: Callable[[Sequence[int]], str] | None,
+    full: bool,
+) -> str:
+    """The value of a field in the one row of the columns, as text that a terminal can show."""
+    values = columns[field.name][0]
+    if field.text:
+        return _shortened(values.tobytes().decode("utf-8", "backslashreplace"), full)
+    if decode is not None:
+        some = values if full else values[:IDS_DECODED]
+        text = _shortened(decode(some.tolist()), full, more=len(some) < len(values))
+        return f"{len(values):,} ids: {text}"
+    if np.ndim(values) == 0:
+        return str(values)
+    size = values.size if full else VALUES_SHOWN
+    shown = np.array2string(
+        values, threshold=size, edgeitems=VALUES_SHOWN // 3, max_line_width=90, separator=" "
+    )
+    return f"{len(values):,} values: {shown}" if field.ragged else shown
+
+
+def _shortened(text: str, full: bool, more: bool = False) -> str:
+    if full or len(text) <= TEXT_SHOWN:
+        return printable(text) + (" ... (more with --full)" if more else "")
+    rest = "more" if more else f"{len(text) - TEXT_SHOWN:,} more characters"
+    return f"{printable(text[:TEXT_SHOWN])} ... ({rest} with --full)"
+
+
+def printable(text: str) -> str:
+    """Text with all that could garble a terminal written as escapes; line ends stay."""
+    return "".join(
+        c
+        if c == "\n" or c.isprintable() or unicodedata.category(c) == "Zs"
+        else c.encode("unicode_escape").decode("ascii")
+        for c in text
+    )
+
+
+def _indented(name: str, text: str) -> str:
+    margin = " " * (len(name) + 4)
+    return f"  {name}  " + ("\n" + margin).join(text.split("\n"))
+
+
+# verify -------------------------------------------------------------------------------------------
+
+
+def _verify(options: argparse.Namespace) -> int:
+    storage: Storage = options.cache
+    problems = 0
+    with _Meter() as meter:
+
+        def show(done: Progress) -> None:
+            meter.show(
+                f"{done.shards:,} of {done.all_shards:,} shards, "
+                f"{done.rows:,} of {done.all_rows:,} rows, {problems} problems"
+            )
+
+        for problem in verify(storage, options.version, show):
+            problems += 1
+            meter.clear()
+            print(printable(str(problem)), flush=True)
+    if problems:
+        print(f"{problems} problems in {printable(storage.url)}")
+        return 1
+    cache = Cache(storage, options.version)
+    print(
+        f"{printable(storage.url)} version {cache.version} is sound: {len(cache):,} rows in "
+        f"{len(cache.snapshot.entries):,} shards, content {cache.snapshot.digest}"
+    )
+    if options.against is None:
+        return 0
+    other = Cache(options.against)
+    differs = difference(cache, other)
+    name = f"{printable(other.storage.url)} version {other.version}"
+    print(
+        f"its rows are those of {name}"
+        if differs is None
+        else f"its rows are not those of {name}: {printable(differs)}"
+    )
+    return 0 if differs is None else 1
+
+
+class _Meter:
+    """One line of progress on a terminal; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._on = sys.stderr.isatty()
+        self._next = time.monotonic() + 0.5
+        self._shown = False
+
+    def __enter__(self) -> _Meter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def show(self, line: str) -> None:
+        if self._on and time.monotonic() >= self._next:
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            self._next = time.monotonic() + 0.2
+            self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._shown = False
+
+
+# stats --------------------------------------------------------------------------------------------
+
+
+def _stats(options: argparse.Namespace) -> int:
+    with _Meter() as meter:
+        found = statistics(
+            options.cache,
+            options.version,
+            quick=options.quick,
+            progress=lambda done, total: meter.show(f"{done:,} of {total:,} shards"),
+        )
+    if options.json:
+        _print_json(found.to_json())
+        return 0
+    name = found.field or "values"
+    print(f"{printable(found.url)} version {found.version}")
+    print(f"  rows       {found.rows:,}, {found.empty:,} of them empty")
+    if found.field is not None:
+        between = "" if found.smallest is None else f", from {found.smallest} to {found.largest}"
+        print(f"  {name:<10} {found.tokens:,}{between}")
+        print(f"  lengths    {_length_words(found)}")
+    counted = "".join(f", {count:,} {what}" for what, count in found.counts.items())
+    print(f"  records    {found.records:,}{counted}")
+    print(f"  rejects    {sum(reject.count for reject in found.rejects):,}")
+    for reject in found.rejects:
+        print(f"    {reject.count:,} x {printable(reject.reason)}")
+        if reject.example is not None:
+            e = reject.example
+            text = f"{e['source']}:{e['position']}: {e['detail']}: {e['excerpt'][:160]!r}"
+            print(f"      as {' '.join(printable(text).split())}")
+    if found.sources is not None:
+        _print_sources(found.sources, name, options.all)
+    return 0
+
+
+def _length_words(found: Statistics) -> str:
+    if found.rows == 0:
+        return "none"
+    if found.lengths is None:
+        ranges = {name: histogram_range(found.histogram, share)
+                  for name, share in {"min": 0, **QUANTILES, "max": 1}.items()}  # fmt: skip
+        words = [
+            f"{name} {low:,}" if low == high else f"{name} {low:,} to {high:,}"
+            for name, (low, high) in ranges.items()
+        ]
+        return ", ".join([f"mean {found.tokens / found.rows:,.1f}", *words])
+    measures = found.lengths.to_json() or {}
+    return ", ".join(
+        f"{name} {value:,.1f}" if name == "mean" else f"{name} {value:,}"
+        for name, value in measures.items()
+    )
+
+
+def _print_sources(sources: Sources, name: str, everything: bool) -> None:
+    header = ["", "rows", name, "empty"]
+    groups = sources.groups()
+    if len(sources.names) > SOURCES_SHOWN or 1 < len(groups.names) < len(sources.names):
+        print(f"\n{len(groups.names):,} groups of {len(sources.names):,} sources")
+        _print_table(header, _largest(groups, everything))
+    if everything or len(sources.names) <= SOURCES_SHOWN:
+        print(f"\n{len(sources.names):,} sources")
+        _print_table(header, _largest(sources, everything))
+    else:
+        print("\n(every source with --all, or with --json)")
+
+
+def _largest(sources: Sources, everything: bool) -> list[list[Any]]:
+    """Cells of the sources in their order; of many, those with the most values, and the rest."""
+    cells = [
+        [printable(row["name"]), row["rows"], row["tokens"], row["empty"]]
+        for row in sources.to_json()
+    ]
+    if everything or len(cells) <= SOURCES_SHOWN:
+        return cells
+    cells.sort(key=lambda cell: (-cell[2], -cell[1]))
+    rest = cells[SOURCES_SHOWN:]
+    sums = [sum(cell[column] for cell in rest) for column in (1, 2, 3)]
+    return [*cells[:SOURCES_SHOWN], [f"({len(rest):,} more)", *sums]]
+
+
+# What all use -------------------------------------------------------------------------------------
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=True))
+
+
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Columns as wide as they need: numbers to the right, words to the left."""
+    cells = [[f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows]
+    widths = [max(len(title), *(len(row[i]) for row in cells), 0) for i, title in enumerate(header)]
+    right = [
+        any(isinstance(row[i], int) for row in rows) and header[i] != "" for i in range(len(header))
+    ]
+    for row in [list(header), *cells]:
+        line = "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        )
+        print("  " + line.rstrip())
+
+
+_COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
+    "ls": (_ls, "Commits and totals of a cache."),
+    "head": (_head, "Rows of a cache, decoded."),
+    "verify": (_verify, "Check everything that is stored; exit status 1 if anything is wrong."),
+    "stats": (_stats, "Rows, tokens, lengths and rejects, in all and by source."),
+}
