@@ -89,10 +89,11 @@ def digest_rows(schema: Schema, columns: Mapping[str, np.ndarray | Ragged]) -> D
     return Digest(rows, _fold_rows(total))
 
 
-# Words of a block: 2^32 words' bound times 2^21 of a limb times 2^11 words fit into 64 bits.
+# A block's words are multiplied by limbs of the powers of r and summed in 64 bits: three limbs of 21
+# bits for words of 32 bits, two of 31 for words of 22, which token ids are.
 _BLOCK = 2048
 _BLOCKS_AT_ONCE = 64
-_LIMB = np.uint64((1 << 21) - 1)
+_SMALL_WORD = 1 << 22
 
 
 def _powers(base: int, count: int) -> np.ndarray:
@@ -105,7 +106,13 @@ def _powers(base: int, count: int) -> np.ndarray:
 
 
 _R_POWERS = _powers(_R, _BLOCK)
-_R_LIMBS = tuple((_R_POWERS >> np.uint64(21 * i)) & _LIMB for i in range(3))
+_R_LIMBS = {
+    bits: tuple(
+        (bits * i, (_R_POWERS >> np.uint64(bits * i)) & np.uint64((1 << bits) - 1))
+        for i in range(count)
+    )
+    for bits, count in ((21, 3), (31, 2))
+}
 _R_BACK = pow(_R, PRIME - 1 - _BLOCK, PRIME)  # r^-BLOCK
 _Q_POWERS = _powers(_Q, 4096)
 
@@ -204,7 +211,7 @@ def _segment_sums(words: np.ndarray, starts: np.ndarray) -> np.ndarray:
     total = np.zeros(len(starts), np.uint64)
     products = np.empty(len(words), np.uint64)
     body = blocks * _BLOCK
-    for i, limb in enumerate(_R_LIMBS):
+    for shift, limb in _R_LIMBS[31 if words.max() < _SMALL_WORD else 21]:
         np.multiply(
             words[:body].reshape(blocks, _BLOCK),
             limb,
@@ -212,7 +219,7 @@ def _segment_sums(words: np.ndarray, starts: np.ndarray) -> np.ndarray:
             dtype=np.uint64,
         )
         np.multiply(words[body:], limb[:rest], out=products[body:], dtype=np.uint64)
-        total = _reduce(total + _rotate(_reduce(np.add.reduceat(products, starts)), 21 * i))
+        total = _reduce(total + _rotate(_reduce(np.add.reduceat(products, starts)), shift))
     return total
 
 

@@ -177,6 +177,7 @@ class _ArrayWriter:
         self._trailing = tuple(metadata["shape"][1:])
         self._dtype = np.dtype(metadata["data_type"])
         self._buffer = np.empty((0, *self._trailing), self._dtype)
+        self._written = self._buffer  # taken up again once its write is done
         self._filled = 0
         self._array: ts.TensorStore | None = None
         self._pending: Any = None
@@ -196,8 +197,9 @@ class _ArrayWriter:
 
     def _reserve(self, size: int) -> None:
         if size > len(self._buffer):
-            grown = np.empty((min(self._outer, max(size, 2 * len(self._buffer))), *self._trailing),
-                             self._dtype)  # fmt: skip
+            # Small shards stay small; memory that is not touched costs large ones nothing.
+            capacity = self._outer if size > self._outer // 16 else 2 * size
+            grown = np.empty((capacity, *self._trailing), self._dtype)
             grown[: self._filled] = self._buffer[: self._filled]
             self._buffer = grown
 
@@ -212,8 +214,8 @@ class _ArrayWriter:
             chunk, can_reference_source_data_indefinitely=True
         )
         self.length += self._filled
-        self._buffer = np.empty((0, *self._trailing), self._dtype)
         self._filled = 0
+        self._buffer, self._written = self._written, self._buffer
 
     def finish(self) -> None:
         """Write what is left and wait; the array's metadata is written by `write_metadata`."""
