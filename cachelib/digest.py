@@ -89,8 +89,8 @@ def digest_rows(schema: Schema, columns: Mapping[str, np.ndarray | Ragged]) -> D
     return Digest(rows, _fold_rows(total))
 
 
-# A block's words are multiplied by limbs of the powers of r and summed in 64 bits: three limbs of 21
-# bits for words of 32 bits, two of 31 for words of 22, which token ids are.
+# A block's words are multiplied by limbs of the powers of r and summed in 64 bits: three limbs of
+# 21 bits for words of 32 bits, two of 31 for words of 22, which token ids are.
 _BLOCK = 2048
 _BLOCKS_AT_ONCE = 64
 _SMALL_WORD = 1 << 22
