@@ -17,6 +17,7 @@ CHUNKS_PER_OBJECT = 1024
 """Inner chunks in an outer chunk, which is one stored object (16 MiB before compression)."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)*")
+_OBJECTS = frozenset({"zarr.json", "details.json", "rejects.jsonl"})
 _DTYPES = frozenset(
     f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 ) | {"float16", "float32", "float64", "bool"}  # fmt: skip
@@ -49,6 +50,10 @@ class Field:
             raise ValueError(
                 f"field name {self.name!r}: use letters, digits, '_', '-' and '.', nested by '/', "
                 "beginning with a letter or digit"
+            )
+        if not _OBJECTS.isdisjoint(self.name.split("/")):
+            raise ValueError(
+                f"field name {self.name!r}: {sorted(_OBJECTS)} are taken by the format"
             )
         if self.dtype not in _DTYPES:
             raise ValueError(f"field {self.name!r}: dtype {self.dtype!r} is not stored")
@@ -93,6 +98,13 @@ class Schema:
         if len(set(names)) < len(names):
             raise ValueError(f"field names repeat: {names}")
         for field in self.fields:
+            for array in ("data", "offsets"):
+                inside = [name for name in names if f"{name}/".startswith(f"{field.name}/{array}/")]
+                if inside:
+                    raise ValueError(
+                        f"field {inside[0]!r} would lie inside field {field.name!r}, whose values "
+                        f"are stored as {field.name}/{array}"
+                    )
             if field.like is not None:
                 other = next((f for f in self.fields if f.name == field.like), None)
                 if other is None or not other.ragged or other.like is not None:
