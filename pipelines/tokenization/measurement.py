@@ -23,7 +23,7 @@ from pipelines.tokenization.arrow import as_texts
 from pipelines.tokenization.code_points import CODE_POINTS, CodePointSet
 from pipelines.tokenization.engines import Engine, differing_rows
 
-EDITION = 1
+EDITION = b"1"
 
 # Between letters of each case, digits, after an apostrophe, beside punctuation, after space, with
 # itself, among combining marks of two classes, before and after a line end.
@@ -122,16 +122,16 @@ def _differing(fast: Engine, exact: Engine, context: str, documents: list[list[i
     return differing_rows(fast.encode(texts), exact.encode(texts))
 
 
-def measured(fast: Engine, exact: Engine, *about: str, folder: Path | None = None) -> CodePointSet:
+def measured(fast: Engine, exact: Engine, about: bytes, folder: Path | None = None) -> CodePointSet:
     """``measure``, remembered in a folder of this user.
 
     Args:
-        about: all that the result depends on: the tokenizer's digest, the engines' versions.
+        about: all that the result depends on: the tokenizer, the engines' versions.
         folder: where results are kept; by default ``$XDG_CACHE_HOME/forebay`` or
             ``~/.cache/forebay``. A damaged file is measured again; a folder that cannot be
             written is done without.
     """
-    key = hashlib.blake2b(orjson.dumps([EDITION, *about]), digest_size=16).hexdigest()
+    key = hashlib.blake2b(about, digest_size=16, salt=EDITION).hexdigest()
     path = (folder or _user_folder()) / f"code-points-{key}.json"
     remembered = _read(path)
     if remembered is not None:

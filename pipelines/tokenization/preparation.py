@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from cachelib.errors import IncompatibleCache
@@ -36,6 +37,7 @@ from pipelines.tokenization.specials import (
     special_tokens,
     vocabulary_tokens,
 )
+from pipelines.tokenization.twin import twin
 
 AUTO, GIGATOKEN, HF = "auto", "gigatoken", "hf"
 ENGINES = (AUTO, GIGATOKEN, HF)
@@ -124,7 +126,7 @@ def prepare(
     if engine != HF:
         try:
             fast = Gigatoken(spec)
-            code_points = _exact_code_points(files, fast, exact)
+            code_points = _exact_code_points(spec, fast, exact)
             check_engine(fast, code_points, probes, probe_ids, "probe text")
             samples = as_texts(sample_texts)
             check_engine(
@@ -177,10 +179,14 @@ def _identity(
     )
 
 
-def _exact_code_points(files: TokenizerFiles, fast: Engine, exact: Engine) -> CodePointSet:
-    """Where ``fast`` must not be used; raises TokenizerError where it cannot be used at all."""
+def _exact_code_points(spec: Spec, fast: Engine, exact: Engine) -> CodePointSet:
+    """Where gigatoken must not be used; raises TokenizerError where it cannot be used at all."""
+    shows_splits = twin(spec)
+    if shows_splits is not None:
+        spec, fast, exact = shows_splits, Gigatoken(shows_splits), HuggingFace(shows_splits)
+    about = orjson.dumps([spec, versions()], option=orjson.OPT_SORT_KEYS)
     try:
-        return measured(fast, exact, files.digest, *_flat(versions()))
+        return measured(fast, exact, about)
     except UnexplainedDifference as difference:
         raise TokenizerError(f"the engines differ: {difference}") from difference
 
@@ -214,10 +220,6 @@ def check_engine(
             f"the engines differ on the {name} {text[:80]!r}: at token {at} gigatoken has "
             f"{left[at : at + 4]}, Hugging Face tokenizers {right[at : at + 4]}"
         )
-
-
-def _flat(pairs: dict[str, str]) -> list[str]:
-    return [part for pair in sorted(pairs.items()) for part in pair]
 
 
 _opening = threading.Lock()
