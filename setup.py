@@ -12,7 +12,9 @@ EXTRAS = {
         "awkward>=2.6.3",
         "fsspec>=2024.6",
         "gigatoken==0.10.*",  # compared with tokenizers by measurement, release by release
+        "huggingface_hub>=1",
         "numpy<2.5",
+        "orjson>=3.10",
         "pyarrow>=20,<26",
         "pydantic>=2.7,<3",
         "pyyaml>=6",
@@ -33,7 +35,7 @@ EXTRAS = {
         "ruff==0.17.*",
         "zarr>=3",
     ],
-    "bench": ["datasets>=4", "orjson>=3.10", "psutil>=5.9"],
+    "bench": ["datasets>=4", "psutil>=5.9"],
 }
 
 setup(

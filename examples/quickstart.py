@@ -42,7 +42,9 @@ def forebay(*arguments: str | Path) -> None:
     command = Path(sys.executable).with_name("forebay")
     if not command.exists():
         sys.exit(f"{command} is not there: install Forebay first (pip install -e '.[pipelines]')")
-    subprocess.run([command, *words], check=True)
+    status = subprocess.run([command, *words]).returncode
+    if status:
+        sys.exit(status)
 
 
 # 1. Text ------------------------------------------------------------------------------------------

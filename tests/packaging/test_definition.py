@@ -1,5 +1,6 @@
 """What the package promises about itself: its parts, its pins, and what importing it costs."""
 
+import ast
 import importlib.metadata
 import re
 import runpy
@@ -78,6 +79,31 @@ def test_pins_are_complete(definition: dict[str, Any]) -> None:
             assert version is not None, f"{name} needs {requirement}, which has no pin"
             assert version in requirement.specifier, f"{name} needs {requirement}, pin {version}"
             todo.append((requirement.name, frozenset(requirement.extras)))
+
+
+def imported(package: str) -> dict[str, str]:
+    """Top-level module -> a file of the package that imports it, anywhere in the file."""
+    found = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names: list[str | None] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            for name in filter(None, names):
+                found[name.partition(".")[0]] = str(path.relative_to(ROOT))
+    return {name: where for name, where in found.items() if name not in sys.stdlib_module_names}
+
+
+def test_what_pipelines_imports_is_declared(definition: dict[str, Any]) -> None:
+    """Not merely there because some other package happens to bring it."""
+    modules = {"apache-beam": "apache_beam", "huggingface-hub": "huggingface_hub", "pyyaml": "yaml"}
+    lines = [*definition["install_requires"], *definition["extras_require"]["pipelines"]]
+    names = {canonicalize_name(Requirement(line).name) for line in lines}
+    declared = {modules.get(name, name) for name in names} | {"cachelib", "pipelines"}
+    undeclared = {n: where for n, where in imported("pipelines").items() if n not in declared}
+    assert not undeclared, f"not in the pipelines extra of setup.py: {undeclared}"
 
 
 def test_every_folder_of_code_is_packaged(definition: dict[str, Any]) -> None:
