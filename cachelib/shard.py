@@ -460,6 +460,8 @@ def check_columns(schema: Schema, columns: Mapping[str, np.ndarray | Ragged], ro
         if isinstance(column, Ragged) != f.ragged:
             raise ValueError(f"field {f.name!r} is {'' if f.ragged else 'not '}ragged")
         values = column.values if isinstance(column, Ragged) else column
+        if not isinstance(values, np.ndarray):
+            raise ValueError(f"field {f.name!r} is no array but {type(values).__name__}")
         if len(column) != rows:
             raise ValueError(f"field {f.name!r} has {len(column)} rows, expected {rows}")
         if values.dtype != np.dtype(f.dtype) or values.shape[1:] != f.shape:

@@ -12,6 +12,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,16 +192,17 @@ class Storage:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(written, path)
-        except FileExistsError:
+            with suppress(FileExistsError):
+                os.link(written, path)
+                return data
             return path.read_bytes()
         except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise ForebayError(f"{self.where(key)}: {error}") from error
-            return None
+            if error.errno in _NO_LINKS:
+                return None
+            raise ForebayError(f"{self.where(key)}: {error}") from error
         finally:
-            written.unlink(missing_ok=True)
-        return data
+            with suppress(OSError):
+                written.unlink()
 
     def put_json(self, key: str, value: Any) -> Any:
         """`put_if_absent` of a sealed JSON value; returns the value that is there afterwards."""

@@ -1,0 +1,187 @@
+"""Storage: URLs, put-if-absent, and errors that name the place."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelib
+from cachelib import storage as storage_module
+from cachelib.errors import CorruptData, ForebayError
+from cachelib.storage import Storage, canonical_url, read_error
+from tests.cachelib.helpers import TOKENS, assert_equal, random_columns, write_cache
+
+
+def test_local_paths_become_absolute_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = f"file://{tmp_path}/a b/"
+    assert canonical_url("a b") == canonical_url(tmp_path / "a b") == canonical_url("./a b/") == url
+    assert canonical_url(url) == canonical_url(url.rstrip("/")) == url
+    assert canonical_url("gs://bucket/x") == "gs://bucket/x/"
+    assert Storage.at("a b").local_path == tmp_path / "a b"
+    assert Storage.at("s3://bucket/x").local_path is None
+    assert pickle.loads(pickle.dumps(Storage.at("a b"))) == Storage(url)
+
+
+@pytest.mark.parametrize("location", ["http://host/x", "https://host/x", "hdfs://x"])
+def test_other_schemes_are_refused(location: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(location)):
+        Storage.at(location)
+
+
+@pytest.fixture(params=["file", "memory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    return Storage.at(tmp_path if request.param == "file" else f"memory://{tmp_path.name}")
+
+
+def test_objects_round_trip(storage: Storage) -> None:
+    storage.write("a/x", b"1")
+    storage.write_many({"a/y": b"", "b/z": b"3"})
+    assert storage.read("a/x") == b"1"
+    assert storage.read("a") is None
+    assert storage.read_many(["b/z", "nothing", "a/y"]) == [b"3", None, b""]
+    assert storage.list("a/") == ["a/x", "a/y"]
+    assert storage.list("") == ["a/x", "a/y", "b/z"]
+    storage.write("a/x", b"2")
+    assert storage.read("a/x") == b"2"
+    storage.delete_prefix("a/")
+    assert storage.list("") == ["b/z"]
+
+
+def test_the_first_put_counts(storage: Storage) -> None:
+    assert storage.put_if_absent("a/x", b"1") == b"1"
+    assert storage.put_if_absent("a/x", b"2") == b"1"
+    assert storage.put_json("j", {"a": 1}) == {"a": 1}
+    assert storage.put_json("j", {"a": 2}) == {"a": 1}
+    assert storage.read_json("j") == {"a": 1}
+    assert storage.read_json("k") is None
+    assert storage.list("") == ["a/x", "j"]
+
+
+def test_of_many_puts_at_once_one_counts(storage: Storage) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for turn in range(20):
+            key = f"k{turn}"
+            puts = [pool.submit(storage.put_if_absent, key, b"%d" % i) for i in range(8)]
+            there = storage.read(key)
+            results = {put.result() for put in puts}
+            assert len(results) == 1
+            assert storage.read(key) in results
+            assert there in (None, *results)
+    assert len(storage.list("")) == 20
+
+
+class FakeStore:
+    """A store of one object whose writes fail, or seem to, as often as it is told.
+
+    Args:
+        answers: what becomes of each conditional write: "stored", "lost" (nothing is stored and
+            the store says so), "hidden" (stored, but reported as lost), "failed" (an error),
+            "stored, failed" (an error, though it is stored).
+    """
+
+    def __init__(self, answers: list[str]) -> None:
+        self.answers = answers
+        self.value: bytes | None = None
+
+    def read(self, key: str) -> Any:
+        state = "missing" if self.value is None else "value"
+        stamp = SimpleNamespace(generation=b"")
+        return Done(SimpleNamespace(state=state, value=self.value, stamp=stamp))
+
+    def write(self, key: str, data: bytes, if_equal: bytes) -> Any:
+        answer = self.answers.pop(0)
+        if answer in ("stored", "hidden", "stored, failed"):
+            self.value = data
+        if answer.endswith("failed"):
+            return Done(ValueError("UNAVAILABLE: no answer"))
+        return Done(SimpleNamespace(generation=b"g" if answer == "stored" else b""))
+
+
+class Done:
+    """A future that is done."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def result(self) -> Any:
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        ["stored"],
+        ["lost", "stored"],
+        ["hidden"],
+        ["stored, failed"],
+        ["lost", "lost", "stored, failed"],
+    ],
+    ids=", ".join,
+)
+def test_a_write_that_took_place_is_a_success(
+    monkeypatch: pytest.MonkeyPatch, answers: list[str]
+) -> None:
+    store = FakeStore(list(answers))
+    monkeypatch.setattr(storage_module, "_open_store", lambda url: store)
+    assert Storage("gs://bucket/").put_if_absent("key", b"data") == b"data"
+    assert store.value == b"data"
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [(["failed"], "gs://bucket/key: UNAVAILABLE"), (["lost"] * 5, "gs://bucket/key: five")],
+    ids=["failed", "lost"],
+)
+def test_a_write_that_did_not_take_place_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, answers: list[str], message: str
+) -> None:
+    store = FakeStore(list(answers))
+    monkeypatch.setattr(storage_module, "_open_store", lambda url: store)
+    with pytest.raises(ForebayError, match=message):
+        Storage("gs://bucket/").put_if_absent("key", b"data")
+
+
+def test_errors_name_the_place(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    storage = Storage.at(tmp_path / "file")  # objects cannot lie below a file
+    for act in (
+        lambda: storage.write("x", b""),
+        lambda: storage.put_if_absent("x", b""),
+        lambda: storage.put_json("x", 1),
+    ):
+        with pytest.raises(ForebayError, match=f"^file://{tmp_path}/file/x: "):
+            act()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("NOT_FOUND: chunk {0} is missing", CorruptData),
+        ("FAILED_PRECONDITION: Error reading: Digest mismatch", CorruptData),
+        ("OUT_OF_RANGE: Requested byte range", CorruptData),
+        ("DATA_LOSS: short", CorruptData),
+        ("PERMISSION_DENIED: Digest of CRC NOT_FOUND", ForebayError),
+        ("UNAVAILABLE: no route", ForebayError),
+    ],
+)
+def test_damage_is_told_from_trouble_with_access(text: str, kind: type[ForebayError]) -> None:
+    error = read_error(ValueError(text), "there")
+    assert type(error) is kind
+    assert str(error) == f"there: {text}"
+
+
+def test_a_cache_in_memory_can_be_read() -> None:
+    columns = random_columns(TOKENS, [3, 0, 2], 0)
+    storage = write_cache(f"memory://test-{os.getpid()}", TOKENS, columns, [[1, 2]])
+    assert_equal(cachelib.open(storage.url).take(np.arange(3)), columns)
