@@ -60,7 +60,7 @@ def documents(root: Path) -> Iterator[tuple[str, dict[str, str]]]:
             text = path.read_text("utf-8")
         except UnicodeDecodeError:
             continue  # some tests of the standard library are about other encodings
-        package = parts[0] if len(parts) > 1 else "modules"
+        package = parts[0].lstrip("_") if len(parts) > 1 else "modules"  # "_x" would be hidden
         yield package, {"text": text, "path": "/".join(parts)}
 
 
@@ -161,7 +161,7 @@ def main() -> None:
     )
 
     step("4. Look at a row")
-    forebay("head", cache, "--rows", "1")
+    forebay("head", cache, "-n", "1")
 
     step("5. Train: shuffled batches")
     train_and_resume(cache, work / "state.json")
