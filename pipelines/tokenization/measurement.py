@@ -84,18 +84,19 @@ def measure(
     return CodePointSet.of(differing)
 
 
-def _batches(code_points: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
+def _batches(code_points: Sequence[int]) -> Iterator[tuple[str, np.ndarray]]:
     """(context, ascending code points) of a size that is quick to compare."""
-    points = np.array([p for p in code_points if p not in _SURROGATES], np.int64)
+    points = np.asarray(code_points, np.int64)
+    points = points[(points < _SURROGATES.start) | (points >= _SURROGATES.stop)]
     for block, context in _CONTEXTS:
-        within = points[(points >= block.start) & (points < block.stop)].tolist()
+        within = points[(points >= block.start) & (points < block.stop)]
         for start in range(0, len(within), _PER_BATCH):
             yield context, within[start : start + _PER_BATCH]
 
 
-def _differing_points(fast: Engine, exact: Engine, batch: tuple[str, list[int]]) -> list[int]:
+def _differing_points(fast: Engine, exact: Engine, batch: tuple[str, np.ndarray]) -> list[int]:
     """Those of a batch's code points on which the engines differ, ascending."""
-    context, points = batch
+    context, points = batch[0], batch[1].tolist()
     documents = [points[i : i + _PER_DOCUMENT] for i in range(0, len(points), _PER_DOCUMENT)]
     suspects = [documents[row] for row in _differing(fast, exact, context, documents)]
     if not suspects:
