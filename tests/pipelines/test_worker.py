@@ -1,0 +1,188 @@
+"""Parts: cut by positions alone, continued after the last published one, by any worker."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachelib.digest import Digest, fold
+from cachelib.errors import SourceError
+from cachelib.shard import Manifest, manifest_key
+from cachelib.storage import Storage
+from pipelines import launcher, tasks, worker
+from pipelines.config import build_config
+from pipelines.sources.records import Records, Reject
+from pipelines.tasks import plan_key, put_tokenizer
+from pipelines.worker import Workplace, write_splits
+from tests.pipelines.conftest import sentences, write_jsonl
+
+SPLIT = 2048
+
+
+def workplace(inputs: list[str], tokenizer: str, to: Path, split_bytes: int = SPLIT) -> Workplace:
+    """A cache with a stored plan of which nothing is carried out."""
+    config = build_config(
+        {"inputs": inputs, "tokenizer": tokenizer, "to": str(to), "split_bytes": split_bytes,
+         "keep": {"id": "str"}}
+    )  # fmt: skip
+    request = launcher.inquire(config)
+    plan = launcher.next_plan(request).plan
+    assert plan is not None
+    put_tokenizer(request.storage, request.files)
+    request.storage.put_json(plan_key(plan.name), plan.to_json())
+    return tasks._workplace(request.storage.url, plan.name, request.discovery.roots)
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> str:
+    """One gzip file of many parts, with rejects at some of their borders."""
+    plain = tmp_path / "plain.jsonl"
+    write_jsonl(plain, sentences(150, 5))
+    lines = plain.read_bytes().splitlines(keepends=True)
+    for at in range(20, 150, 17):
+        lines[at] = b"no json at all\n"
+    lines[70] = b'{"id": "big", "text": "' + b"turbine " * 1000 + b'"}\n'
+    path = tmp_path / "packed.jsonl.gz"
+    path.write_bytes(gzip.compress(b"".join(lines), mtime=0))
+    return str(path)
+
+
+def facts(manifests: list[Manifest]) -> list[tuple[Any, ...]]:
+    """All of a manifest that does not name its attempt."""
+    return [tuple(v for k, v in m.to_json().items() if k != "attempt") for m in manifests]
+
+
+def test_a_split_goes_on_after_any_published_part(
+    packed: str, tokenizer: str, tmp_path: Path
+) -> None:
+    work = workplace([packed], tokenizer, tmp_path / "cache")
+    made = list(write_splits(work, [0]))
+    assert len(made) > 10
+    assert [m.task["part"] for m in made] == list(range(len(made)))
+    assert sum(m.records for m in made) == 150
+    for kept in (1, 2, 7, len(made) - 1, len(made)):
+        copy = tmp_path / f"copy{kept}"
+        shutil.copytree(tmp_path / "cache", copy)
+        for manifest in made[kept:]:
+            (copy / manifest_key(manifest.shard)).unlink()
+        other = Workplace(Storage.at(copy), work.plan, work.name, work.roots, work.encoder)
+        again = list(write_splits(other, [0]))
+        assert again[:kept] == made[:kept]
+        assert facts(again) == facts(made)
+
+
+def test_the_size_of_blocks_that_are_read_changes_no_part(
+    packed: str, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines.sources import lines
+
+    work = workplace([packed], tokenizer, tmp_path / "cache")
+    made = facts(list(write_splits(work, [0])))
+    for size in (100, 1000, 5000):
+        monkeypatch.setattr(lines.blocks, "__defaults__", (size,))
+        other = workplace([packed], tokenizer, tmp_path / f"cache{size}")
+        assert facts(list(write_splits(other, [0]))) == made
+
+
+def test_two_workers_on_one_split_at_once_agree(
+    packed: str, tokenizer: str, tmp_path: Path
+) -> None:
+    work = workplace([packed], tokenizer, tmp_path / "cache")
+    results: list[list[Manifest]] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(list(write_splits(work, [0]))))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    assert all(result == results[0] for result in results)
+
+
+def test_small_files_share_a_part(tokenizer: str, tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"{number:02d}.txt").write_text(f"document {number}\n")
+    (folder / "13.txt").write_bytes(b"\xff")
+    config = {"inputs": [str(folder)], "format": "text", "tokenizer": tokenizer,
+              "to": str(tmp_path / "cache"), "max_reject_rate": 0.1}  # fmt: skip
+    request = launcher.inquire(build_config(config))
+    plan = launcher.next_plan(request).plan
+    assert plan is not None
+    assert len(plan.splits) == 1
+    (commit,) = launcher._carry_out(request, launcher.next_plan(request), None, ())
+    assert len(commit.entries) == 1
+    assert commit.records == 40
+    assert commit.rejects == {"invalid Unicode": 1}
+
+
+def test_a_source_that_fails_stops_the_split_and_publishes_nothing_of_the_part(
+    packed: str, tokenizer: str, tmp_path: Path
+) -> None:
+    work = workplace([packed], tokenizer, tmp_path / "cache", 1 << 20)
+    Path(packed).write_bytes(Path(packed).read_bytes()[:-9] + b"123456789")
+    with pytest.raises(SourceError, match=r"packed\.jsonl\.gz"):
+        list(write_splits(work, [0]))
+    assert not list((tmp_path / "cache").glob("shards/*/manifest.json"))
+
+
+@given(
+    st.integers(1, 40),
+    st.integers(0, 30),
+    st.lists(st.tuples(st.integers(0, 200), st.booleans()), max_size=30, unique_by=lambda t: t[0]),
+)
+def test_runs_lie_between_multiples_and_begin_with_a_record(
+    unit: int, start: int, begins: list[tuple[int, bool]]
+) -> None:
+    begins = sorted((start + at, good) for at, good in begins)
+    rows = [at for at, good in begins if good]
+    stop = (begins[-1][0] if begins else start) + 5
+    records = Records(
+        text=pa.array([str(at) for at in rows], pa.large_string()),
+        keep={},
+        positions=np.array(rows, np.int64),
+        rejects=tuple(Reject(at, "bad", "", "") for at, good in begins if not good),
+        replaced=2,
+        start=start,
+        stop=stop,
+    )
+    runs = worker._runs(records, unit)
+    assert runs[0].start == start
+    assert runs[-1].stop == stop
+    assert all(a.stop == b.start for a, b in itertools.pairwise(runs))
+    assert sum(run.replaced for run in runs) == 2
+    found = [
+        (at, at in set(run.positions.tolist()))
+        for run in runs
+        for at in sorted([*run.positions.tolist(), *(r.position for r in run.rejects)])
+    ]
+    assert found == begins
+    for index, run in enumerate(runs):
+        assert [int(text.as_py()) for text in run.text] == run.positions.tolist()
+        places = sorted([*run.positions.tolist(), *(r.position for r in run.rejects)])
+        assert len({at // unit for at in places}) <= 1
+        assert not (index and not places)
+        if index:
+            assert places[0] == run.start
+
+
+def test_the_digest_of_parts_is_that_of_the_whole(
+    packed: str, tokenizer: str, tmp_path: Path
+) -> None:
+    small = list(write_splits(workplace([packed], tokenizer, tmp_path / "a"), [0]))
+    large = list(write_splits(workplace([packed], tokenizer, tmp_path / "b", 1 << 20), [0]))
+    assert len(large) == 1
+    assert str(fold(Digest.parse(m.digest) for m in small)) == large[0].digest
