@@ -41,8 +41,9 @@ class Identity:
         return np.dtype(np.uint16 if self.largest_id < 1 << 16 else np.uint32)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; ``from_json`` is the inverse."""
-        return asdict(self)
+        """A JSON object, as JSON gives it back; ``from_json`` is the inverse."""
+        added = {"before": list(self.added.before), "after": list(self.added.after)}
+        return {**asdict(self), "added": added}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Identity:

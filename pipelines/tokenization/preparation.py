@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -64,9 +64,11 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; ``from_json`` is the inverse."""
+        """A JSON object, as JSON gives it back; ``from_json`` is the inverse."""
         return {
-            **asdict(self),
+            "identity": self.identity.to_json(),
+            "engine": self.engine,
+            "hidden": self.hidden,
             "exact_code_points": [list(pair) for pair in self.exact_code_points.ranges],
             "versions": dict(self.versions),
             "notes": list(self.notes),

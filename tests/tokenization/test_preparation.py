@@ -33,7 +33,9 @@ MODULE = "pipelines.tokenization.preparation"
 @pytest.mark.parametrize("name", NAMES)
 def test_round_trip_through_json(name: str) -> None:
     found = prepare(files(name), Policy(eos="[SEP]" if name == "wordpiece" else "</s>"))
-    assert Prepared.from_json(json.loads(json.dumps(found.to_json()))) == found
+    given_back = json.loads(json.dumps(found.to_json()))
+    assert given_back == found.to_json()
+    assert Prepared.from_json(given_back) == found
     assert hash(found) == hash(prepare(files(name), Policy(eos=found.identity.edges.eos)))
 
 
