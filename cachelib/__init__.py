@@ -11,6 +11,7 @@ from cachelib.errors import (
     SourceChanged,
     SourceError,
     StateMismatch,
+    StorageError,
 )
 from cachelib.ragged import Ragged
 
@@ -26,5 +27,6 @@ __all__ = [
     "SourceChanged",
     "SourceError",
     "StateMismatch",
+    "StorageError",
     "open",
 ]

@@ -15,6 +15,10 @@ class CorruptData(ForebayError):
     """Stored bytes are missing or are not what was written."""
 
 
+class StorageError(ForebayError):
+    """The store did not do what it was asked for; trying again may help."""
+
+
 class LedgerConflict(ForebayError):
     """Another writer committed something that this one cannot go along with."""
 

@@ -17,7 +17,7 @@ import tensorstore as ts
 
 from cachelib.canonical import canonical, seal
 from cachelib.digest import Digest, digest_rows, fold
-from cachelib.errors import CorruptData, ForebayError
+from cachelib.errors import CorruptData, StorageError
 from cachelib.ragged import Ragged
 from cachelib.schema import CHUNKS_PER_OBJECT, POSITION, SOURCE, Field, Schema
 from cachelib.storage import Storage, check_fork
@@ -226,13 +226,13 @@ class _ArrayWriter:
         """Wait until what was flushed is stored.
 
         Raises:
-            ForebayError: it could not be stored.
+            StorageError: it could not be stored.
         """
         if self._pending is not None:
             try:
                 self._pending.result()
             except Exception as error:
-                raise ForebayError(f"{self._storage.where(self._key)}: {error}") from error
+                raise StorageError(f"{self._storage.where(self._key)}: {error}") from error
 
     def final_metadata(self) -> bytes:
         return _pretty({**self._metadata, "shape": [self.length, *self._trailing]})

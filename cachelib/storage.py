@@ -20,7 +20,7 @@ from typing import Any
 import tensorstore as ts
 
 from cachelib.canonical import seal, unseal
-from cachelib.errors import CorruptData, ForebayError
+from cachelib.errors import CorruptData, ForebayError, StorageError
 
 DECODE_CACHE_BYTES = 256 << 20
 """Decoded chunks kept by all readers of this process together, in bytes."""
@@ -154,13 +154,13 @@ class Storage:
         that was reported as lost or failed is read back: it may have taken place.
 
         Raises:
-            ForebayError: the write was reported as lost or failed, and nothing is there.
+            StorageError: the write was reported as lost or failed, and nothing is there.
         """
         linked = self._link_if_absent(key, data)
         if linked is not None:
             return linked
         store, where = _open_store(self.url), self.where(key)
-        failed: ForebayError | None = None
+        failed: StorageError | None = None
         for _ in range(5):
             seen = _result(store.read(key), where)
             if seen.state == "value":
@@ -169,12 +169,12 @@ class Storage:
                 raise failed
             try:
                 stamp = _result(store.write(key, data, if_equal=seen.stamp.generation), where)
-            except ForebayError as error:
+            except StorageError as error:
                 failed = error
                 continue
             if stamp.generation:
                 return data
-        raise ForebayError(f"{where}: five conditional writes lost, yet nothing is there")
+        raise StorageError(f"{where}: five conditional writes lost, yet nothing is there")
 
     def _link_if_absent(self, key: str, data: bytes) -> bytes | None:
         """`put_if_absent` of a local file by a hard link; None where the store has no links.
@@ -199,7 +199,7 @@ class Storage:
         except OSError as error:
             if error.errno in _NO_LINKS:
                 return None
-            raise ForebayError(f"{self.where(key)}: {error}") from error
+            raise StorageError(f"{self.where(key)}: {error}") from error
         finally:
             with suppress(OSError):
                 written.unlink()
@@ -277,11 +277,11 @@ def _open_store(url: str) -> ts.KvStore:
 
 
 def _result(future: Any, where: str) -> Any:
-    """What a future of TensorStore gives; its errors as `ForebayError`, naming the place."""
+    """What a future of TensorStore gives; its errors as `StorageError`, naming the place."""
     try:
         return future.result()
     except Exception as error:
-        raise ForebayError(f"{where}: {error}") from error
+        raise StorageError(f"{where}: {error}") from error
 
 
 # What damaged or missing objects lead to; other kinds are about access to the store.
@@ -293,5 +293,5 @@ _SHORT_OF_DATA = re.compile(
 def read_error(error: Exception, what: str) -> ForebayError:
     """The error of an array read as the user should see it, naming what was read."""
     text = str(error)
-    kind = CorruptData if _SHORT_OF_DATA.search(text) else ForebayError
+    kind = CorruptData if _SHORT_OF_DATA.search(text) else StorageError
     return kind(f"{what}: {text}")

@@ -1,7 +1,8 @@
 """Tasks: what the stages of a build do, as functions of small picklable values. No Beam here.
 
 A task that fails for a reason that trying again will not change says so in the status object of its
-plan, where the launcher finds it: engines pass on the text of an error at best.
+plan, where the launcher finds it: engines pass on the text of an error at best. Errors of storage
+are left to the engine, which may try the task again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import cachelib.errors
 from cachelib.canonical import seal
-from cachelib.errors import CorruptData, ForebayError
+from cachelib.errors import CorruptData, ForebayError, StorageError
 from cachelib.shard import Manifest
 from cachelib.storage import Storage
 from pipelines.commit import commit_wave
@@ -103,6 +104,8 @@ def write(job: Job, splits: Sequence[int]) -> Iterator[dict[str, Any]]:
     try:
         for manifest in write_splits(_workplace(job.cache, job.plan, job.roots), splits):
             yield manifest.to_json()
+    except StorageError:
+        raise
     except ForebayError as error:
         yield _failure(error)
 
@@ -131,6 +134,8 @@ def commit(job: Job, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     try:
         manifests = [Manifest.from_json(value) for value in results]
         return {"version": commit_wave(storage, plan, job.plan, job.wave, manifests).version}
+    except StorageError:
+        raise
     except ForebayError as error:
         return _stored_failure(storage, job, _failure(error))
 
