@@ -14,6 +14,7 @@ import numpy as np
 import tensorstore as ts
 
 from cachelib.ledger import Ledger, Snapshot
+from cachelib.order.indices import as_indices
 from cachelib.ragged import Ragged, offsets_of, ranges
 from cachelib.schema import POSITION, SOURCE, Field, Schema
 from cachelib.shard import (
@@ -28,6 +29,8 @@ from cachelib.storage import Storage, check_fork, read_error
 
 if TYPE_CHECKING:
     from cachelib.dataset import Dataset
+    from cachelib.loader import Loader
+    from cachelib.order.windows import Tail
 
 OPEN_ARRAYS = 1024
 """Array handles that one cache keeps open."""
@@ -87,7 +90,7 @@ class Cache:
         totals = self.snapshot.commit.totals
         return {
             "version": self.version,
-            "schema": self.schema.digest,
+            "schema": self.schema.meaning,
             "rows": totals["rows"],
             "elements": totals["elements"],
             "digest": totals["digest"],
@@ -110,7 +113,7 @@ class Cache:
             KeyError: there is no such field.
             CorruptData: stored bytes are missing or damaged; names shard, field and rows.
         """
-        rows = check_indices(indices, len(self))
+        rows = as_indices(indices, len(self))
         wanted = [self.schema[name] for name in (self.schema.names if fields is None else fields)]
         columns: dict[str, np.ndarray | Ragged] = {}
         spans: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -127,7 +130,7 @@ class Cache:
 
     def provenance(self, indices: Sequence[int] | np.ndarray) -> list[Provenance]:
         """Where the rows at global indices came from, in the order asked."""
-        rows = check_indices(indices, len(self))
+        rows = as_indices(indices, len(self))
         ones = np.ones_like(rows)
         sources = self._read(SOURCE, "data", rows, ones)
         positions = self._read(POSITION, "data", rows, ones)
@@ -166,10 +169,18 @@ class Cache:
 
         Returns:
             int64 of the same shape.
+
+        Raises:
+            IndexError: a position is outside.
         """
         f = self.schema[self.schema[field].like or field]
         flat = np.asarray(positions, np.int64).reshape(-1)
         bases = self._element_bases(f)
+        if len(flat) and (flat.min() < 0 or flat.max() >= bases[-1]):
+            raise IndexError(
+                f"positions from {flat.min()} to {flat.max()} are not inside the "
+                f"{bases[-1]} values of {field!r}"
+            )
         shards = np.searchsorted(bases, flat, side="right") - 1
         rows = np.empty(len(flat), np.int64)
         for shard in np.unique(shards):
@@ -185,16 +196,23 @@ class Cache:
 
         return dataset.of(self)
 
-    def windows(self, length: int, **options: Any) -> Dataset:
+    def windows(
+        self,
+        length: int,
+        *,
+        stride: int | None = None,
+        tail: Tail = "drop",
+        field: str = "tokens",
+    ) -> Dataset:
         """Fixed-length windows over the tokens of all rows; see `Dataset.windows`."""
-        return self.dataset().windows(length, **options)
+        return self.dataset().windows(length, stride=stride, tail=tail, field=field)
 
     def shuffle(self, seed: int) -> Dataset:
         """The rows in a random order; see `Dataset.shuffle`."""
         return self.dataset().shuffle(seed)
 
-    def loader(self, batch_size: int, **options: Any) -> Any:
-        """Batches of rows in stored order; see `Dataset.loader`."""
+    def loader(self, batch_size: int, **options: Any) -> Loader:
+        """Batches of rows in stored order; options are those of `Dataset.loader`."""
         return self.dataset().loader(batch_size, **options)
 
     def _element_bases(self, field: Field) -> np.ndarray:
@@ -338,27 +356,6 @@ def cut(starts: np.ndarray, stops: np.ndarray, bases: np.ndarray) -> Cuts:
     high = np.sort(np.concatenate([stops, borders]))
     shards = np.searchsorted(bases, low, side="right") - 1
     return Cuts(shards, low - bases[shards], high - bases[shards])
-
-
-def check_indices(indices: Sequence[int] | np.ndarray, size: int) -> np.ndarray:
-    """Indices as int64 in [0, size); negative ones count from the end.
-
-    Raises:
-        TypeError: they are not integers.
-        IndexError: one is outside.
-    """
-    array = np.asarray(indices)
-    if array.size == 0:
-        return np.zeros(0, np.int64)
-    if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise TypeError(
-            f"indices must be one-dimensional integers, got {array.dtype} {array.shape}"
-        )
-    outside = (array < -size) | (array >= size) if array.dtype.kind == "i" else array >= size
-    if outside.any():
-        raise IndexError(f"row {array[np.argmax(outside)]} is outside the {size} rows")
-    array = array.astype(np.int64)
-    return np.where(array < 0, array + size, array)
 
 
 def open(path: str | os.PathLike[str], version: int | None = None) -> Cache:

@@ -132,6 +132,12 @@ class Schema:
     def digest(self) -> str:
         return digest_of(self.to_json())
 
+    @property
+    def meaning(self) -> str:
+        """Digest of all that a reader of rows sees: everything but how fields are chunked."""
+        fields = [field.to_json() for field in self.fields]
+        return digest_of([{k: v for k, v in f.items() if k != "chunk"} for f in fields])
+
     def to_json(self) -> dict[str, Any]:
         return {"fields": [field.to_json() for field in self.fields]}
 
