@@ -1,0 +1,162 @@
+"""The commands as a user types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines import entry
+from pipelines.config import BuildConfig, ConfigError, build_config, parse_size
+from tests.pipelines.conftest import EOS
+
+
+@pytest.fixture(autouse=True)
+def _keep_logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command turns logging off for its process, which here is pytest's."""
+    monkeypatch.setattr("logging.disable", lambda level: None)
+
+
+def run(*arguments: str) -> int:
+    return entry.main(arguments)
+
+
+def test_build_from_options_and_again(
+    corpus: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = str(tmp_path / "cache")
+    options = [str(corpus), "--tokenizer", tokenizer, "--to", to, "--eos", EOS, "--quiet"]
+    options += ["--keep", "id", "--keep", "score:float32", "--split-bytes", "32KB", "--finish"]
+    assert run("build", *options) == 0
+    said = capsys.readouterr().out
+    assert "500 rows and" in said
+    assert "bytes a token" in said
+    assert "rejects      0" in said
+    assert run("build", *options, "--json-summary") == 0
+    assert json.loads(capsys.readouterr().out)["new_rows"] == 0
+
+
+def test_build_from_yaml_with_an_option_that_outranks_it(
+    corpus: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "build.yaml"
+    path.write_text(
+        f"inputs: ['{corpus}']\ntokenizer: {tokenizer}\nto: {tmp_path / 'wrong'}\n"
+        "keep: {id: str}\nsplit_bytes: 64KB\n"
+    )
+    assert run("build", str(path), "--to", str(tmp_path / "right"), "--quiet") == 0
+    assert (tmp_path / "right" / "_ledger").exists()
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_plan_does_everything_but_the_work(
+    corpus: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = tmp_path / "cache"
+    options = [str(corpus), "--tokenizer", tokenizer, "--to", str(to), "--split-bytes", "4KB"]
+    assert run("plan", *options) == 0
+    said = capsys.readouterr().out
+    assert "sources    4 files" in said
+    assert "wave   1       1 splits" in said
+    assert "million tokens" in said
+    assert not to.exists()
+    assert run("build", *options, "--quiet") == 0
+    assert run("plan", *options) == 0
+    said = capsys.readouterr().out
+    assert "reused     4 files" in said
+    assert "work       none" in said
+
+
+def test_errors_are_one_message_without_a_traceback(
+    tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text("{}\n")
+    to = str(tmp_path / "cache")
+    assert run("build", str(bad), "--tokenizer", tokenizer, "--to", to, "--quiet") == 1
+    said = capsys.readouterr().err
+    assert "BuildFailed" in said
+    assert "1 x text is missing, first at bad.jsonl:0: '{}'" in said
+    assert "Traceback" not in said
+    assert run("build", str(bad), "--tokenizer", str(tmp_path / "no.json"), "--to", to) == 1
+    assert "no.json" in capsys.readouterr().err
+
+
+def test_unknown_commands_and_options_are_refused(
+    tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run() == 2
+    assert run("biuld") == 2
+    assert "no command 'biuld'" in capsys.readouterr().err
+    assert run("build", "x", "--tokenizer", tokenizer) == 1
+    assert "to is missing" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("build", "x", "--tokenizer", tokenizer, "--to", str(tmp_path), "--splitbytes", "3")
+    assert "unknown options --splitbytes 3" in capsys.readouterr().err
+
+
+def test_commands_that_need_no_beam_do_not_import_it(
+    corpus: Path, tokenizer: str, tmp_path: Path
+) -> None:
+    program = (
+        "import sys; from pipelines.entry import main; status = main(sys.argv[1:]); "
+        "assert 'apache_beam' not in sys.modules; sys.exit(status)"
+    )
+    options = [str(corpus), "--tokenizer", tokenizer, "--to", str(tmp_path / "cache")]
+    subprocess.run([sys.executable, "-c", program, "plan", *options], check=True)
+    assert run("build", *options, "--quiet") == 0
+    subprocess.run([sys.executable, "-c", program, "build", *options], check=True)
+
+
+def test_another_package_in_place_of_cachelib_is_named(
+    tmp_path: Path,
+) -> None:
+    other = tmp_path / "cachelib"
+    other.mkdir()
+    (other / "__init__.py").write_text("class SimpleCache: ...\n")
+    program = "import sys; from pipelines.entry import main; sys.exit(main(['ls', 'x']))"
+    result = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {program}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert "another package called cachelib" in result.stderr
+    assert "pip uninstall cachelib" in result.stderr
+
+
+def test_sizes() -> None:
+    assert parse_size("64MB") == parse_size("64 MiB") == parse_size("64m") == 64 << 20
+    assert parse_size("1.5K") == 1536
+    assert parse_size("123") == 123
+    for wrong in ("", "MB", "12 parsecs", "-3K"):
+        with pytest.raises(ValueError, match="is no size"):
+            parse_size(wrong)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"max_reject_rat": 0.1}, "unknown key 'max_reject_rat'; did you mean 'max_reject_rate'?"),
+        ({"max_reject_rate": 1.5}, "max_reject_rate is 1.5"),
+        ({"keep": {"id": "string"}}, "id: 'string' is none of str, "),
+        ({"format": "xml"}, "'xml' is none of jsonl, "),
+        ({"inputs": []}, "inputs is"),
+        ({"split_bytes": "4"}, "split_bytes is 4: "),
+        ({"engine": "fast"}, "engine is 'fast'"),
+    ],
+)
+def test_bad_values_are_named(values: dict[str, object], said: str) -> None:
+    right = {"inputs": ["x"], "to": "y", "tokenizer": "z"}
+    with pytest.raises(ConfigError) as error:
+        build_config({**right, **values}, "build.yaml")
+    assert "build.yaml: " in str(error.value)
+    assert said in str(error.value)
+
+
+def test_every_option_says_what_it_is() -> None:
+    assert all(field.description for field in BuildConfig.model_fields.values())
