@@ -26,16 +26,25 @@ def vocabulary_tokens(spec: Spec) -> tuple[str, ...]:
 
 
 def reachable_tokens(spec: Spec) -> frozenset[str]:
-    """Tokens that stand for what the vocabulary lacks: text becomes them whatever their names.
+    """Special tokens that text must be able to become, whatever they are marked as.
 
-    The unknown token, and ``<0x00>`` to ``<0xFF>`` of models with byte fallback.
+    They stand for what the vocabulary lacks (the unknown token, ``<0x00>`` to ``<0xFF>`` with byte
+    fallback), or are what other tokens are made of: single characters and products of merges.
     """
     model = spec["model"]
     unknown = model.get("unk_token")
     if model.get("unk_id") is not None:
         unknown = model["vocab"][model["unk_id"]][0]
     fallback = {f"<0x{byte:02X}>" for byte in range(256)} if model.get("byte_fallback") else set()
-    return frozenset(fallback | ({unknown} if unknown is not None else set()))
+    merges = model.get("merges") or ()
+    products = {
+        merge.replace(" ", "", 1) if isinstance(merge, str) else "".join(merge) for merge in merges
+    }
+    return frozenset(
+        token
+        for token in special_tokens(spec)
+        if token == unknown or len(token) == 1 or token in fallback or token in products
+    )
 
 
 def for_text(spec: Spec) -> Spec:
@@ -59,8 +68,7 @@ def hide_specials(spec: Spec) -> Spec:
     """The same ids, but special tokens under names that no text holds.
 
     For models whose own vocabulary reaches special tokens from text (Unigram and word-level
-    models do): there the library's ``encode_special_tokens`` is not enough. Merges that would
-    build a special token go too.
+    models do): there the library's ``encode_special_tokens`` is not enough.
     """
     reachable = reachable_tokens(spec)
     hidden = {token: _hidden(token) for token in special_tokens(spec) if token not in reachable}
@@ -74,8 +82,6 @@ def hide_specials(spec: Spec) -> Spec:
         model["vocab"] = {rename(token): index for token, index in vocabulary.items()}
     elif isinstance(vocabulary, list):
         model["vocab"] = [[rename(token), score] for token, score in vocabulary]
-    if model.get("merges"):
-        model["merges"] = [merge for merge in model["merges"] if not _touches(merge, hidden)]
     added = [
         {**token, "content": rename(token["content"])} for token in spec.get("added_tokens") or ()
     ]
@@ -87,8 +93,3 @@ def _hidden(token: str) -> str:
     """A name of noncharacters and a digest: no text holds it except on purpose."""
     digest = hashlib.blake2b(token.encode(), digest_size=16).hexdigest()
     return f"\U0010ffff{digest}\U0010fffe"
-
-
-def _touches(merge: Any, tokens: dict[str, str]) -> bool:
-    left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
-    return left in tokens or right in tokens or left + right in tokens
