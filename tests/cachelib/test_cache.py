@@ -1,0 +1,347 @@
+"""Reading by index: always what NumPy would give from the whole columns in memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cachelib
+from cachelib.cache import Cache, Provenance, cut, join
+from cachelib.errors import CacheNotFound
+from cachelib.ragged import Ragged, offsets_of, ranges
+from tests.cachelib.helpers import (
+    EVERY_KIND,
+    Columns,
+    assert_equal,
+    assert_same_bits,
+    random_columns,
+    take,
+    write_cache,
+)
+
+ROOT = Path(__file__).parents[2]
+LENGTHS = [3, 0, 1, 2, 0, 0, 5, 1200, 1, 0, 2, 2, 0]
+ROWS = len(LENGTHS)
+COMMITS = [[2], [0, 3, 0], [1, 2], [0], [5, 0]]
+
+
+@pytest.fixture(scope="module")
+def columns() -> Columns:
+    return random_columns(EVERY_KIND, LENGTHS, seed=7)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory, columns: Columns) -> str:
+    """Several commits, with empty shards before, between and behind; see `LENGTHS`."""
+    folder = tmp_path_factory.mktemp("cache") / "a b"
+    write_cache(folder, EVERY_KIND, columns, COMMITS)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def cache(path: str) -> Cache:
+    return cachelib.open(path)
+
+
+@given(st.lists(st.integers(-ROWS, ROWS - 1), max_size=30), st.booleans())
+@settings(max_examples=60)
+def test_take_is_that_of_numpy(
+    cache: Cache, columns: Columns, indices: list[int], as_array: bool
+) -> None:
+    asked = np.array(indices, np.int64) if as_array else indices
+    assert_equal(cache.take(asked), take(columns, np.array(indices, np.int64)))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint16", "int32", "uint64"])
+def test_any_integers_are_indices(cache: Cache, columns: Columns, dtype: str) -> None:
+    indices = np.array([5, 0, 5, 12], dtype)
+    assert_equal(cache.take(indices), take(columns, indices.astype(np.int64)))
+
+
+@pytest.mark.parametrize("indices", [[], (), np.zeros(0, np.int64), range(0)])
+def test_nothing_is_a_choice(cache: Cache, columns: Columns, indices: Any) -> None:
+    assert_equal(cache.take(indices), take(columns, np.zeros(0, np.int64)))
+    assert cache.provenance(indices) == []
+
+
+def test_everything_in_order(cache: Cache, columns: Columns) -> None:
+    assert len(cache) == ROWS
+    assert_equal(cache.take(np.arange(ROWS)), columns)
+    assert cache.elements("tokens") == cache.elements("mask") == sum(LENGTHS)
+
+
+@given(st.lists(st.sampled_from(EVERY_KIND.names), max_size=4), st.integers(0, ROWS - 1))
+@settings(max_examples=20)
+def test_only_the_fields_asked_for(
+    cache: Cache, columns: Columns, fields: list[str], row: int
+) -> None:
+    expected = {name: column for name, column in take(columns, np.array([row])).items()
+                if name in fields}  # fmt: skip
+    found = cache.take([row], fields)
+    assert_equal({name: found[name] for name in expected}, expected)
+    assert list(found) == list(dict.fromkeys(fields))
+
+
+@pytest.mark.parametrize("index", [ROWS, -ROWS - 1, 2**62, -(2**62), 2**63])
+def test_rows_outside_are_refused(cache: Cache, index: int) -> None:
+    with pytest.raises(IndexError, match=f"{index} is outside the {ROWS} rows"):
+        cache.take([0, index])
+    with pytest.raises(IndexError):
+        cache.provenance([index])
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [[0.0], [1.5], [True, False], np.ones(ROWS, bool), [[0, 1]], np.array(3), ["0"], [None]],
+)
+def test_what_is_no_list_of_integers_is_refused(cache: Cache, indices: Any) -> None:
+    with pytest.raises(TypeError, match=r"integer|one-dimensional"):
+        cache.take(indices)
+
+
+def test_unknown_fields_are_refused(cache: Cache) -> None:
+    for act in (
+        lambda: cache.take([0], ["token"]),
+        lambda: cache.elements("token"),
+        lambda: cache.read_elements("token", np.array([0]), 1),
+        lambda: cache.rows_at("token", np.array([0])),
+    ):
+        with pytest.raises(KeyError, match="no field 'token'"):
+            act()
+
+
+RAGGED_FIELDS = [field.name for field in EVERY_KIND.fields if field.ragged]
+
+
+@given(st.sampled_from(RAGGED_FIELDS), st.integers(0, 40), st.data())
+@settings(max_examples=60)
+def test_slices_of_elements_run_across_rows_and_shards(
+    cache: Cache, columns: Columns, name: str, length: int, data: st.DataObject
+) -> None:
+    column = columns[name]
+    assert isinstance(column, Ragged)
+    total = len(column.values)
+    length = min(length, total)
+    starts = np.array(data.draw(st.lists(st.integers(0, total - length), max_size=10)), np.int64)
+    found = cache.read_elements(name, starts, length)
+    wanted = column.values[ranges(starts, np.full(len(starts), length))]
+    assert_same_bits(found, wanted.reshape(len(starts), length, *column.values.shape[1:]))
+
+
+@pytest.mark.parametrize(
+    ("starts", "length"), [([-1], 1), ([0, sum(LENGTHS)], 1), ([sum(LENGTHS) - 1], 2)]
+)
+def test_slices_outside_are_refused(cache: Cache, starts: list[int], length: int) -> None:
+    with pytest.raises(IndexError, match=f"not inside the {sum(LENGTHS)} values of 'tokens'"):
+        cache.read_elements("tokens", np.array(starts), length)
+
+
+@pytest.mark.parametrize("name", RAGGED_FIELDS)
+def test_rows_of_elements(cache: Cache, columns: Columns, name: str) -> None:
+    column = columns[name]
+    assert isinstance(column, Ragged)
+    owners = np.repeat(np.arange(ROWS), column.lengths)
+    np.testing.assert_array_equal(cache.rows_at(name, np.arange(len(owners))), owners)
+    positions = np.random.default_rng(0).integers(0, len(owners), (3, 5))
+    np.testing.assert_array_equal(cache.rows_at(name, positions), owners[positions])
+
+
+@pytest.mark.parametrize("position", [-1, sum(LENGTHS)])
+def test_elements_outside_have_no_row(cache: Cache, position: int) -> None:
+    with pytest.raises(IndexError, match=f"not inside the {sum(LENGTHS)} values of 'tokens'"):
+        cache.rows_at("tokens", np.array([0, position]))
+
+
+def test_every_row_knows_its_source(cache: Cache) -> None:
+    indices = [12, 0, -1, 7, 7]
+    found = cache.provenance(indices)
+    assert found == [Provenance("numbers", i % ROWS) for i in indices]
+
+
+def test_identity_names_the_content(cache: Cache, path: str) -> None:
+    assert cache.identity() == cachelib.open(path).identity()
+    assert cache.identity() != cachelib.open(path, 0).identity()
+    assert cache.identity()["digest"] == str(cache.snapshot.digest)
+    assert cache.identity()["version"] == cache.version == len(COMMITS) - 1
+
+
+def test_a_pickled_cache_is_pinned(path: str, columns: Columns) -> None:
+    old = cachelib.open(path, 1)
+    again = pickle.loads(pickle.dumps(old))
+    assert (again.version, len(again)) == (1, 5)
+    assert_equal(again.take(np.arange(5)), take(columns, slice(0, 5)))
+
+
+def test_threads_read_alike(path: str, columns: Columns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cachelib.cache.OPEN_ARRAYS", 3)  # so that arrays are closed in between
+    cache = cachelib.open(path)
+
+    def read(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(10):
+            indices = rng.integers(0, ROWS, 6)
+            assert_equal(cache.take(indices), take(columns, indices))
+            assert len(cache.provenance(indices)) == 6
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(read, range(8)))
+    assert len(cache._arrays) <= 3
+
+
+def _take(cache: Cache, indices: list[int]) -> Columns:
+    return cache.take(indices)
+
+
+def test_spawned_processes_read_alike(cache: Cache, columns: Columns) -> None:
+    cache.take([0])
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.apply(_take, (cache, [8, 3, 3]))
+    assert_equal(found, take(columns, np.array([8, 3, 3])))
+
+
+FORK = """
+import os, sys
+import numpy as np
+import cachelib
+from cachelib.storage import Storage
+
+path, opened = sys.argv[1:]
+cache = cachelib.open(path) if opened != "nothing" else None
+if opened == "arrays":
+    cache.take([0])
+if os.fork():
+    status = os.waitstatus_to_exitcode(os.wait()[1])
+    print("child ended with", status)
+    if cache is not None:
+        print("parent reads", len(cache.take([0, 1])["label"]))
+    sys.exit()
+acts = {
+    "take": lambda: cache.take([0]),
+    "provenance": lambda: cache.provenance([0]),
+    "read_elements": lambda: cache.read_elements("tokens", np.array([0]), 1),
+    "open": lambda: cachelib.open(path),
+    "write": lambda: Storage.at(path).write("x", b""),
+    "list": lambda: Storage.at(path).list(""),
+}
+if cache is None:
+    acts = {"open and take": lambda: cachelib.open(path).take([0])}
+for name, act in acts.items():
+    try:
+        act()
+        print(name, "works")
+    except cachelib.ForebayError as error:
+        print(name, "refused:", error)
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("opened", ["nothing", "cache", "arrays"])
+def test_a_forked_child_is_refused_before_tensorstore_aborts(path: str, opened: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FORK), path, opened],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done
+    lines = done.stdout.splitlines()
+    if opened == "nothing":
+        assert lines == ["open and take works", "child ended with 0"]
+        return
+    assert lines[-2:] == ["child ended with 0", "parent reads 2"]
+    assert len(lines) == 8
+    assert all("refused: process" in line and "spawn" in line for line in lines[:6]), lines
+
+
+FORK_WRITER = """
+import os, sys
+import numpy as np
+import cachelib
+from cachelib.schema import Field, Schema
+from cachelib.shard import ShardWriter
+from cachelib.storage import Storage
+
+writer = ShardWriter(Storage.at(sys.argv[1]), Schema((Field("x", "int8", chunk=1),)), "a")
+source = writer.source("s")
+rows = 1024
+columns = ({"x": np.zeros(rows, np.int8)}, np.zeros(rows, np.uint32), np.arange(rows))
+writer.append(*columns)
+if os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+try:
+    writer.append(*columns)
+except cachelib.ForebayError as error:
+    print("refused:", error, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_forked_writer_is_refused(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FORK_WRITER), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert done.stdout.startswith("refused: process")
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(CacheNotFound, match=f"file://{tmp_path}/x/: there is no cache here"):
+        cachelib.open(tmp_path / "x")
+
+
+# The index arithmetic below, by itself.
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 20)), max_size=12)
+
+
+@given(SPANS, st.integers(0, 10))
+def test_joined_ranges_cover_and_do_not_touch(spans: list[tuple[int, int]], gap: int) -> None:
+    starts = np.array([start for start, _ in spans], np.int64)
+    lengths = np.array([length for _, length in spans], np.int64)
+    low, high = join(starts, lengths, gap)
+    wanted = {i for start, length in spans for i in range(start, start + length)}
+    covered = {i for a, b in zip(low, high, strict=True) for i in range(a, b)}
+    assert wanted <= covered
+    assert (low[1:] > high[:-1] + gap).all()
+    for i in covered - wanted:  # only gaps between two wanted ones are read in vain
+        assert any(j in wanted for j in range(i - gap, i))
+        assert any(j in wanted for j in range(i + 1, i + gap + 1))
+
+
+@given(SPANS, st.lists(st.integers(0, 30), min_size=1, max_size=10))
+def test_cuts_lie_in_one_shard_each(spans: list[tuple[int, int]], sizes: list[int]) -> None:
+    bases = offsets_of(np.array(sizes, np.int64))
+    inside = [(min(a, bases[-1]), min(a + n, bases[-1])) for a, n in spans]
+    starts, stops = join(
+        np.array([a for a, _ in inside], np.int64), np.array([b - a for a, b in inside]), 0
+    )
+    cuts = cut(starts, stops, bases)
+    assert (cuts.starts >= 0).all()
+    assert (cuts.stops > cuts.starts).all()
+    assert (cuts.stops <= np.array(sizes)[cuts.shards]).all()
+    found = [
+        i
+        for shard, a, b in zip(cuts.shards, cuts.starts, cuts.stops, strict=True)
+        for i in range(bases[shard] + a, bases[shard] + b)
+    ]
+    assert found == [i for a, b in zip(starts, stops, strict=True) for i in range(a, b)]
