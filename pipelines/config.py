@@ -65,7 +65,7 @@ class BuildConfig(BaseModel):
         "embedded", description="embedded, dask, bundles, or the name of a Beam runner."
     )
     workers: int = Field(
-        0, ge=0, description="Workers of the embedded runner; 0 is one for each core, at most 8."
+        0, ge=0, description="Workers of the embedded runner; 0 is one for two cores, at most 8."
     )
     processes: bool = Field(
         False, description="Run the embedded runner's workers as processes, not threads."

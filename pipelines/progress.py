@@ -17,6 +17,9 @@ from pipelines.plan import Plan, shard_id
 POLL_SECONDS = 0.5
 """How often a running wave is looked at."""
 
+STATUS_SECONDS = 5.0
+"""How often the status object is written, at most: stores limit writes to one object."""
+
 LOOK_AHEAD = 32
 """Unfinished splits that are looked at each time."""
 
@@ -71,6 +74,7 @@ class Watcher:
         self._name = name
         self._show = show
         self._began = time.monotonic()
+        self._told = -STATUS_SECONDS
         self._bytes = self._rows = self._tokens = self._rejects = 0
         self._parts: dict[int, int] = {}
 
@@ -129,7 +133,9 @@ class Watcher:
             seconds=seconds,
         )
         self._show(progress)
-        self._storage.write(f"_status/{self._name}.json", seal(vars(progress)))
+        if seconds - self._told >= STATUS_SECONDS:
+            self._told = seconds
+            self._storage.write(f"_status/{self._name}.json", seal(vars(progress)))
 
 
 def terminal() -> Callable[[Progress], None]:

@@ -65,5 +65,15 @@ def run_wave(
 
 
 def default_workers() -> int:
-    """One worker for each core this process may use, at most 8."""
-    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
+    """One worker for two of the cores that this process may use, at most 8.
+
+    A worker keeps two cores busy: it reads ahead and compresses while it tokenizes.
+    """
+    return max(1, min(8, cores() // 2))
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

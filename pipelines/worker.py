@@ -23,11 +23,12 @@ from pipelines.readahead import read_ahead
 from pipelines.sources import read, url_of
 from pipelines.sources.records import Records, Source
 from pipelines.tokenization import Encoder, audit_rows, differing
+from pipelines.tokenization.arrow import take
 
 READ_AHEAD = 3
 """Blocks of records that are read before they are needed."""
 
-AUDIT_RATE = 1 / 1000
+AUDIT_RATE = 1 / 2000
 """Share of rows that are tokenized by both engines before a part is published."""
 
 BATCH_BYTES = 2 << 20
@@ -264,7 +265,7 @@ class _Part:
             np.repeat(indices, [len(run) for run in runs]),
             positions,
         )
-        if not self.exact:
+        if not self.exact and self.work.encoder.fast is not None:
             chosen = np.concatenate(
                 [
                     audit_rows(name, run.positions, AUDIT_RATE)
@@ -273,7 +274,7 @@ class _Part:
             )
             if chosen.any():
                 rows = np.flatnonzero(chosen)
-                self._sample.append((text.take(pa.array(rows)), tokens.take(rows)))
+                self._sample.append((take(text, rows), tokens.take(rows)))
 
     def publish(self, following: tuple[int, int] | None) -> Manifest:
         """Finish the part; where its sample differs from the exact engine, write it anew with that.

@@ -22,6 +22,7 @@ from pipelines.tokenization.engines import (
     Gigatoken,
     HuggingFace,
     differing_rows,
+    shared_engine,
     versions,
 )
 from pipelines.tokenization.files import TokenizerError, TokenizerFiles
@@ -111,7 +112,7 @@ def prepare(
     spec = for_text(files.spec)
     if files.spec["model"].get("dropout"):
         notes.append("The tokenizer's BPE dropout is switched off: ids must not depend on chance.")
-    original = HuggingFace(spec)
+    original = shared_engine(HuggingFace, spec)
     leaks = _leaks(original, spec)
     if leaks:
         notes.append(
@@ -119,7 +120,7 @@ def prepare(
             "here such text stays text."
         )
         spec = hide_specials(spec)
-    exact = HuggingFace(spec) if leaks else original
+    exact = shared_engine(HuggingFace, spec)
     probes = as_texts(probe_texts(special_tokens(files.spec), vocabulary_tokens(files.spec)))
     probe_ids = exact.encode(probes)
     identity = _identity(files, policy or Policy(), original, probe_ids)
@@ -127,7 +128,7 @@ def prepare(
     chosen, code_points = HF, CodePointSet()
     if engine != HF:
         try:
-            fast = Gigatoken(spec)
+            fast = shared_engine(Gigatoken, spec)
             code_points = _exact_code_points(spec, fast, exact)
             check_engine(fast, code_points, probes, probe_ids, "probe text")
             samples = as_texts(sample_texts)
@@ -259,9 +260,9 @@ def _open(files: TokenizerFiles, prepared: Prepared) -> Encoder:
     if prepared.hidden:
         spec = hide_specials(spec)
     return Encoder(
-        exact=lambda: cast(Engine, HuggingFace(spec)),
+        exact=lambda: cast(Engine, shared_engine(HuggingFace, spec)),
         edges=prepared.identity.edges,
-        fast=Gigatoken(spec) if prepared.engine == GIGATOKEN else None,
+        fast=shared_engine(Gigatoken, spec) if prepared.engine == GIGATOKEN else None,
         exact_code_points=prepared.exact_code_points,
     )
 
