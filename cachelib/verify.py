@@ -114,10 +114,8 @@ class _Chain:
     def check(self, commit: Commit) -> Iterator[str]:
         """What is wrong with a commit as the next one."""
         entries = commit.entries
-        counts = {len(column) for column in (entries.attempt, entries.rows, entries.digests)}
-        counts |= {len(column) for column in entries.elements.values()}
-        if counts - {len(entries)}:
-            yield f"has columns of {sorted(counts | {len(entries)})} shards"
+        if len(sizes := _sizes(entries)) > 1:
+            yield f"has columns of {sorted(sizes)} shards"
         if not self.follows:
             return
         expected: dict[str, tuple[Any, Any]] = {
@@ -161,6 +159,12 @@ class _Chain:
         self.names.update(commit.entries.shard)
         if commit.coverage is not None:
             self.coverage.append(commit.coverage)
+
+
+def _sizes(entries: Entries) -> set[int]:
+    """The lengths of the columns of entries; sound ones have but one."""
+    columns = (entries.shard, entries.attempt, entries.rows, entries.digests)
+    return {len(column) for column in (*columns, *entries.elements.values())}
 
 
 @dataclass(frozen=True)
@@ -233,7 +237,8 @@ def _events(storage: Storage, ledger: Ledger, last: int) -> Iterator[Problem | _
         if found.base is not None and found.base != chain.base and chain.complete:
             yield from _check_base(ledger, place, found.base, chain)
         chain.add(found)
-        for index, digest in enumerate(found.entries.digests):
+        whole = len(_sizes(found.entries)) == 1
+        for index, digest in enumerate(found.entries.digests if whole else ()):
             yield _Shard(Scan.of(storage, found.schema, found.entries, index), digest)
         yield _End(found)
     if chain.identity is not None:
