@@ -12,7 +12,7 @@ import mmap
 import threading
 from collections.abc import Iterator
 from importlib import metadata
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol
 
 import numpy as np
 import orjson
@@ -187,18 +187,21 @@ def differing_rows(left: Ragged, right: Ragged) -> np.ndarray:
     return np.flatnonzero(differs)
 
 
-Kind = TypeVar("Kind", HuggingFace, Gigatoken)
+def exact_engine(spec: Spec) -> HuggingFace:
+    """The exact engine for a parsed tokenizer.json, one for equal ones: large ones load slowly."""
+    return _exact(orjson.dumps(spec))
 
 
-def shared_engine(kind: type[Kind], spec: Spec) -> Kind:
-    """An engine for a parsed tokenizer.json; loading a large one takes a second and 100 MB.
-
-    Raises:
-        TokenizerError: the engine does not support the tokenizer.
-    """
-    return cast(Kind, _loaded(kind, orjson.dumps(spec)))
+def fast_engine(spec: Spec) -> Gigatoken:
+    """The fast engine, likewise; raises TokenizerError where it does not support the tokenizer."""
+    return _fast(orjson.dumps(spec))
 
 
-@functools.lru_cache(maxsize=4)
-def _loaded(kind: Any, spec: bytes) -> Any:
-    return kind(orjson.loads(spec))
+@functools.lru_cache(maxsize=2)
+def _exact(spec: bytes) -> HuggingFace:
+    return HuggingFace(orjson.loads(spec))
+
+
+@functools.lru_cache(maxsize=2)
+def _fast(spec: bytes) -> Gigatoken:
+    return Gigatoken(orjson.loads(spec))

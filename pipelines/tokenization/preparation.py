@@ -22,7 +22,8 @@ from pipelines.tokenization.engines import (
     Gigatoken,
     HuggingFace,
     differing_rows,
-    shared_engine,
+    exact_engine,
+    fast_engine,
     versions,
 )
 from pipelines.tokenization.files import TokenizerError, TokenizerFiles
@@ -112,7 +113,7 @@ def prepare(
     spec = for_text(files.spec)
     if files.spec["model"].get("dropout"):
         notes.append("The tokenizer's BPE dropout is switched off: ids must not depend on chance.")
-    original = shared_engine(HuggingFace, spec)
+    original = exact_engine(spec)
     leaks = _leaks(original, spec)
     if leaks:
         notes.append(
@@ -120,7 +121,7 @@ def prepare(
             "here such text stays text."
         )
         spec = hide_specials(spec)
-    exact = shared_engine(HuggingFace, spec)
+    exact = exact_engine(spec)
     probes = as_texts(probe_texts(special_tokens(files.spec), vocabulary_tokens(files.spec)))
     probe_ids = exact.encode(probes)
     identity = _identity(files, policy or Policy(), original, probe_ids)
@@ -128,7 +129,7 @@ def prepare(
     chosen, code_points = HF, CodePointSet()
     if engine != HF:
         try:
-            fast = shared_engine(Gigatoken, spec)
+            fast = fast_engine(spec)
             code_points = _exact_code_points(spec, fast, exact)
             check_engine(fast, code_points, probes, probe_ids, "probe text")
             samples = as_texts(sample_texts)
@@ -260,9 +261,9 @@ def _open(files: TokenizerFiles, prepared: Prepared) -> Encoder:
     if prepared.hidden:
         spec = hide_specials(spec)
     return Encoder(
-        exact=lambda: cast(Engine, shared_engine(HuggingFace, spec)),
+        exact=lambda: cast(Engine, exact_engine(spec)),
         edges=prepared.identity.edges,
-        fast=shared_engine(Gigatoken, spec) if prepared.engine == GIGATOKEN else None,
+        fast=fast_engine(spec) if prepared.engine == GIGATOKEN else None,
         exact_code_points=prepared.exact_code_points,
     )
 

@@ -29,8 +29,8 @@ def write(path: Path, mebibytes: int) -> None:
     """A file of records of some 2 KB, the words of each in another order."""
     draw = random.Random(0)
     words = [f"{draw.choice('abcdefgh')}{i}ing" for i in range(5000)]
-    opener = gzip.open(path, "wt", compresslevel=1) if path.suffix == ".gz" else path.open("w")
-    with opener as file:
+    packed = path.suffix == ".gz"
+    with gzip.open(path, "wt", compresslevel=1) if packed else path.open("w") as file:
         written = 0
         while written < mebibytes << 20:
             line = json.dumps({"text": " ".join(draw.choices(words, k=300))}) + "\n"
