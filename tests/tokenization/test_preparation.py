@@ -46,7 +46,7 @@ def test_a_faulty_engine_is_caught(monkeypatch: pytest.MonkeyPatch, text: str, n
     def faulty(spec: dict) -> Faulty:
         return Faulty(Gigatoken(spec), lambda given: text in given)
 
-    monkeypatch.setattr(f"{MODULE}.Gigatoken", faulty)
+    monkeypatch.setattr(f"{MODULE}.fast_engine", faulty)
     samples = ["first", "then a document"]
     found = prepare(files("gpt2"), sample_texts=samples)
     assert found.engine == "hf"
