@@ -50,9 +50,20 @@ def commits_of(ledger: Ledger, plan: Plan, name: str) -> tuple[Snapshot | None, 
 
 
 def commit_wave(
-    storage: Storage, plan: Plan, name: str, wave: int, manifests: Sequence[Manifest]
+    storage: Storage,
+    plan: Plan,
+    name: str,
+    wave: int,
+    manifests: Sequence[Manifest],
+    max_reject_rate: float,
 ) -> Commit:
     """Commit a wave's manifests, in order; does nothing where that is done already.
+
+    Args:
+        plan, name: the plan and its digest.
+        wave: number of the wave.
+        manifests: as `in_order` gives them.
+        max_reject_rate: share of the plan's records that may be rejected.
 
     Raises:
         BuildFailed: too many rejects, no row at all, or too many parts failed their audit.
@@ -69,7 +80,7 @@ def commit_wave(
         if len(own) < wave:
             raise LedgerConflict(f"wave {wave} of plan {name} comes after only {len(own)} waves")
         last = wave == plan.wave_count - 1
-        check_rejects(storage, plan, own, manifests, last)
+        check_rejects(storage, own, manifests, last, max_reject_rate)
         check_audits(own, manifests)
         rows = sum(manifest.rows for manifest in manifests)
         if last and rows + (0 if parent is None else parent.rows) == 0:
@@ -112,12 +123,16 @@ def finish(storage: Storage) -> Commit:
 
 def check_rejects(
     storage: Storage,
-    plan: Plan,
     before: Sequence[Commit],
     manifests: Sequence[Manifest],
     last: bool,
+    max_reject_rate: float,
 ) -> None:
     """Stop a build whose share of rejects, over the whole plan so far, is too large.
+
+    Args:
+        before: the plan's earlier commits.
+        last: whether this is the plan's last wave.
 
     Raises:
         BuildFailed: with the most frequent reasons and an example of each.
@@ -127,10 +142,10 @@ def check_rejects(
     rejects = sum(reasons.values())
     if records == 0 or not (last or records >= REJECTS_JUDGED_FROM):
         return
-    if rejects > plan.max_reject_rate * records:
+    if rejects > max_reject_rate * records:
         raise BuildFailed(
             f"{rejects} of {records} records were rejected ({rejects / records:.2%}), more than "
-            f"max_reject_rate {plan.max_reject_rate:.2%}. Nothing more was committed. "
+            f"max_reject_rate {max_reject_rate:.2%}. Nothing more was committed. "
             f"Most frequent:\n{_examples(storage, manifests, reasons)}\n"
             "Mend the sources or the options, or allow more with max_reject_rate"
         )

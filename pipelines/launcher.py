@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from cachelib.canonical import canonical
-from cachelib.errors import ForebayError, IncompatibleCache, SourceError
+from cachelib.errors import ForebayError, IncompatibleCache, LedgerConflict, SourceError
 from cachelib.ledger import Commit, Ledger, Snapshot, add_counts
 from cachelib.schema import Schema
 from cachelib.shard import attempt_prefix
@@ -23,7 +23,7 @@ from pipelines import coverage
 from pipelines.columns import text_schema
 from pipelines.commit import commits_of, finish
 from pipelines.config import BuildConfig, build_config
-from pipelines.plan import Plan, check_unchanged, make_splits, make_waves, remaining
+from pipelines.plan import Plan, Work, check_unchanged, make_splits, make_waves, remaining
 from pipelines.progress import Progress, Watcher
 from pipelines.sources import Discovery, discover, read, url_of
 from pipelines.sources.records import Reading
@@ -257,7 +257,7 @@ def next_plan(request: Request) -> Planned:
     work = remaining(sources, taken)
     if request.config.changed == "error":
         check_unchanged(work, sources, taken)
-    stored = _unfinished(request, ledger, snapshot)
+    stored = _unfinished(request, ledger, snapshot, work)
     if stored is not None:
         plan, done = stored
         return Planned(plan, True, done, work.reused, work.changed)
@@ -294,36 +294,37 @@ def _new_plan(request: Request, snapshot: Snapshot | None, pieces: Sequence[Any]
         splits=splits,
         waves=make_waves(splits, request.config.split_bytes),
         split_bytes=request.config.split_bytes,
-        max_reject_rate=request.config.max_reject_rate,
     )
 
 
 def _unfinished(
-    request: Request, ledger: Ledger, snapshot: Snapshot | None
+    request: Request, ledger: Ledger, snapshot: Snapshot | None, work: Work
 ) -> tuple[Plan, int] | None:
     """A stored plan that can be gone on with, and how many of its waves are committed.
 
-    It is gone on with if every source that it still needs is among those asked for, unchanged.
-    Otherwise what it took in stays, and the rest is planned anew.
+    One that is partly committed is gone on with if every source that it still needs is among those
+    asked for, unchanged; one of which nothing is committed if it takes in just what is asked for.
+    Otherwise what was taken in stays, and the rest is planned anew.
     """
     names = plans_after(request.storage, -1 if snapshot is None else snapshot.version)
     if snapshot is not None and "plan" in snapshot.commit.task:
         names.insert(0, snapshot.commit.task["plan"])
-    present = {source.name: source for source in request.discovery.sources}
+    present = {(source.name, source.version) for source in request.discovery.sources}
+    lacking = {request.discovery.sources[piece.source] for piece in work.pieces}
+    wanted = {(source.name, source.version) for source in lacking}
     for name in names:
         plan = load_plan(request.storage.url, name)
-        done = len(commits_of(ledger, plan, name)[1])
-        if done == plan.wave_count:
+        try:
+            done = len(commits_of(ledger, plan, name)[1])
+        except LedgerConflict:
             continue
-        same = plan.identity["tokenizer"] == request.identity["tokenizer"] and (
-            plan.reading == request.reading
+        left = plan.splits[plan.waves[done] :]
+        needed = {plan.sources[piece.source] for split in left for piece in split.pieces}
+        keys = {(source.name, source.version) for source in needed}
+        alike = plan.reading == request.reading and (
+            plan.identity["tokenizer"] == request.identity["tokenizer"]
         )
-        needed = {
-            plan.sources[piece.source]
-            for split in plan.splits[plan.waves[done] :]
-            for piece in split.pieces
-        }
-        if same and all(s.name in present and present[s.name].version == s.version for s in needed):
+        if left and alike and (keys == wanted or (done > 0 and keys <= present)):
             return plan, done
     return None
 
@@ -357,7 +358,7 @@ def _carry_out(
     roots = _roots(request, plan)
     watcher = None if show is None else Watcher(storage, plan, name, show)
     for wave in range(planned.waves_done, plan.wave_count):
-        job = Job(storage.url, name, wave, roots)
+        job = Job(storage.url, name, wave, roots, config.max_reject_rate)
         take_failure(job)
         with nullcontext() if watcher is None else watcher.wave(wave):
             run_wave(

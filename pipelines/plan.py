@@ -69,7 +69,6 @@ class Plan:
         splits: the work, in source order.
         waves: splits [waves[w], waves[w + 1]) are wave w.
         split_bytes: decompressed bytes at which parts are cut.
-        max_reject_rate: share of records that may be rejected.
     """
 
     parent: str
@@ -82,7 +81,6 @@ class Plan:
     splits: tuple[Split, ...]
     waves: tuple[int, ...]
     split_bytes: int
-    max_reject_rate: float
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -99,7 +97,6 @@ class Plan:
             ],
             "waves": list(self.waves),
             "split_bytes": self.split_bytes,
-            "max_reject_rate": self.max_reject_rate,
         }
 
     @classmethod
@@ -120,7 +117,6 @@ class Plan:
             ),
             waves=tuple(value["waves"]),
             split_bytes=value["split_bytes"],
-            max_reject_rate=value["max_reject_rate"],
         )
 
     @property

@@ -47,14 +47,15 @@ class Progress:
     def line(self) -> str:
         """One line for a terminal."""
         share = self.bytes / self.total if self.total else 1.0
-        rate = self.bytes / self.seconds if self.seconds else 0.0
-        left = (self.total - self.bytes) / rate if rate else 0.0
-        return (
+        line = (
             f"wave {self.wave + 1}/{self.waves}  {share:4.0%}  "
-            f"{self.bytes / 1e6:,.0f}/{self.total / 1e6:,.0f} MB  {rate / 1e6:.1f} MB/s  "
-            f"{self.rows:,} rows  {self.tokens:,} tokens  {self.rejects:,} rejects  "
-            f"{left:.0f} s left"
+            f"{self.bytes / 1e6:,.0f}/{self.total / 1e6:,.0f} MB  {self.rows:,} rows  "
+            f"{self.tokens:,} tokens  {self.rejects:,} rejects"
         )
+        if self.bytes == 0:
+            return line
+        rate = self.bytes / self.seconds
+        return f"{line}  {rate / 1e6:.1f} MB/s  {(self.total - self.bytes) / rate:.0f} s left"
 
 
 class Watcher:

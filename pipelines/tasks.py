@@ -33,12 +33,14 @@ class Job:
         plan: the plan's digest.
         wave: the wave's number.
         roots: where the plan's sources lie in this run.
+        max_reject_rate: share of the plan's records that may be rejected.
     """
 
     cache: str
     plan: str
     wave: int
     roots: tuple[str, ...]
+    max_reject_rate: float
 
 
 def plan_key(name: str) -> str:
@@ -133,7 +135,8 @@ def commit(job: Job, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     plan = load_plan(job.cache, job.plan)
     try:
         manifests = [Manifest.from_json(value) for value in results]
-        return {"version": commit_wave(storage, plan, job.plan, job.wave, manifests).version}
+        made = commit_wave(storage, plan, job.plan, job.wave, manifests, job.max_reject_rate)
+        return {"version": made.version}
     except StorageError:
         raise
     except ForebayError as error:

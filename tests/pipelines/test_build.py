@@ -197,6 +197,10 @@ def test_rejects_are_counted_and_too_many_fail(options: dict[str, Any], corpus: 
         build(**{**options, "inputs": [str(corpus / "bad.jsonl")]})
     with pytest.raises(CacheNotFound):
         cachelib.open(options["to"])
+    allowed = {**options, "inputs": [str(corpus / "bad.jsonl")], "to": options["to"] + "2"}
+    with pytest.raises(BuildFailed):
+        build(**allowed)
+    assert build(**allowed, max_reject_rate=0.05).rows == 40
     summary = build(**options, max_reject_rate=0.01)
     assert summary.rejects == {"not JSON": 1, "text is a number": 1}
     assert summary.records == summary.new_rows + 2 == 542
@@ -288,7 +292,7 @@ def test_committing_a_wave_twice_changes_nothing(options: dict[str, Any]) -> Non
     request, first = planned(options)
     assert first.plan is not None
     commits = launcher._carry_out(request, first, None, ())
-    again = commit_wave(request.storage, first.plan, first.plan.name, 0, [])
+    again = commit_wave(request.storage, first.plan, first.plan.name, 0, [], 0.01)
     assert again.digest == commits[0].digest
 
 

@@ -16,6 +16,7 @@ import pytest
 import cachelib
 from cachelib.errors import CacheNotFound
 from cachelib.ledger import Ledger
+from cachelib.ragged import Ragged
 from cachelib.storage import Storage
 from pipelines.launcher import build
 from tests.pipelines.conftest import sentences, write_jsonl
@@ -62,6 +63,12 @@ def wait_for(process: subprocess.Popen[bytes], to: Path, more: int) -> bool:
     return False
 
 
+def tokens_of(cache: cachelib.Cache) -> Ragged:
+    tokens = cache.take(np.arange(len(cache)))["tokens"]
+    assert isinstance(tokens, Ragged)
+    return tokens
+
+
 def commits(to: Path) -> list[tuple[object, ...]]:
     ledger = Ledger(Storage.at(to))
     head = ledger.head()
@@ -106,7 +113,7 @@ def test_a_writer_that_sleeps_while_another_finishes(
     """Stopped in the middle of a part, overtaken, and woken; somebody reads all along."""
     to = tmp_path / "stopped"
     expected = cachelib.open(whole)
-    tokens = expected.take(np.arange(len(expected)))["tokens"]
+    tokens = tokens_of(expected)
     sleeper = start(command(folder, tokenizer, to))
     assert wait_for(sleeper, to, random.Random(time.time_ns()).randint(2, 40))
     os.kill(sleeper.pid, signal.SIGSTOP)
@@ -118,7 +125,7 @@ def test_a_writer_that_sleeps_while_another_finishes(
         except CacheNotFound:
             return 0
         rows = np.arange(len(cache))
-        found, right = cache.take(rows)["tokens"], tokens.take(rows)
+        found, right = tokens_of(cache), tokens.take(rows)
         assert np.array_equal(found.offsets, right.offsets)
         assert np.array_equal(found.values, right.values)
         return len(cache)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
 def test_dask_gives_the_same_content(
     corpus: Path, tokenizer: str, tmp_path: Path, scheduler: str
 ) -> None:
-    options = {"inputs": [str(corpus)], "tokenizer": tokenizer, "split_bytes": 4096}
+    options: dict[str, Any] = {"inputs": [str(corpus)], "tokenizer": tokenizer, "split_bytes": 4096}
     build(**options, to=str(tmp_path / "local"))
     summary = build(
         **options,

@@ -67,7 +67,6 @@ def plan_of(found: list[Source], split_bytes: int = SPLIT) -> Plan:
         splits=splits,
         waves=make_waves(splits, split_bytes),
         split_bytes=split_bytes,
-        max_reject_rate=0.01,
     )
 
 
