@@ -15,7 +15,7 @@ import pytest
 
 import cachelib
 from cachelib import storage as storage_module
-from cachelib.errors import CorruptData, ForebayError
+from cachelib.errors import CorruptData, ForebayError, StorageError
 from cachelib.storage import Storage, canonical_url, read_error
 from tests.cachelib.helpers import TOKENS, assert_equal, random_columns, write_cache
 
@@ -171,8 +171,8 @@ def test_errors_name_the_place(tmp_path: Path) -> None:
         ("FAILED_PRECONDITION: Error reading: Digest mismatch", CorruptData),
         ("OUT_OF_RANGE: Requested byte range", CorruptData),
         ("DATA_LOSS: short", CorruptData),
-        ("PERMISSION_DENIED: Digest of CRC NOT_FOUND", ForebayError),
-        ("UNAVAILABLE: no route", ForebayError),
+        ("PERMISSION_DENIED: Digest of CRC NOT_FOUND", StorageError),
+        ("UNAVAILABLE: no route", StorageError),
     ],
 )
 def test_damage_is_told_from_trouble_with_access(text: str, kind: type[ForebayError]) -> None:

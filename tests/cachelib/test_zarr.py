@@ -9,6 +9,7 @@ import pytest
 import zarr
 
 from cachelib.ragged import Ragged
+from cachelib.schema import Field, Schema
 from cachelib.shard import attempt_prefix
 from cachelib.storage import Storage
 from tests.cachelib.helpers import EVERY_KIND, assert_same_bits, random_columns, write_shard
@@ -46,14 +47,15 @@ def test_zarr_python_reads_a_shard(tmp_path: Path, lengths: list[int]) -> None:
 
 
 def test_a_flipped_byte_is_seen_by_zarr_python(tmp_path: Path) -> None:
-    columns = random_columns(EVERY_KIND, [300], seed=3)
-    manifest = write_shard(Storage.at(tmp_path), EVERY_KIND, "a", columns)
+    schema = Schema((Field("x", "uint16"),))
+    columns = random_columns(schema, [0] * 300, seed=3)
+    manifest = write_shard(Storage.at(tmp_path), schema, "a", columns)
     folder = tmp_path / attempt_prefix("a", manifest.attempt)
-    file = folder / "tokens/data/c/0"
+    file = folder / "x/data/c/0"
     data = bytearray(file.read_bytes())
-    data[30] ^= 1
+    data[300] ^= 1
     file.write_bytes(data)
-    array = zarr.open_group(str(folder), mode="r")["tokens/data"]
+    array = zarr.open_group(str(folder), mode="r")["x/data"]
     assert isinstance(array, zarr.Array)
-    with pytest.raises((ValueError, RuntimeError)):
+    with pytest.raises(ValueError, match="checksum"):
         array[:]
