@@ -50,5 +50,5 @@ setup(
     package_data={"cachelib": ["py.typed"], "pipelines": ["py.typed"]},
     install_requires=READER,
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["forebay = pipelines.entry:main"]},
+    entry_points={"console_scripts": ["forebay = pipelines.entry:command"]},
 )

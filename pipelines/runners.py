@@ -35,7 +35,7 @@ def run_wave(
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
         lanes = workers or default_workers()
-        mode = "multi_processing" if processes else "multi_threading"
+        mode = "multi_processing" if processes else "multi_threading" if lanes > 1 else "in_memory"
         flags += [f"--direct_num_workers={lanes}", f"--direct_running_mode={mode}"]
         engine = FnApiRunner()
     elif runner == "bundles":
