@@ -78,11 +78,11 @@ class Entries:
         if not parts:
             return cls()
         return cls(
-            sum((part.shard for part in parts), ()),
-            sum((part.attempt for part in parts), ()),
+            tuple(itertools.chain.from_iterable(part.shard for part in parts)),
+            tuple(itertools.chain.from_iterable(part.attempt for part in parts)),
             np.concatenate([part.rows for part in parts]),
             {f: np.concatenate([part.elements[f] for part in parts]) for f in parts[0].elements},
-            sum((part.digests for part in parts), ()),
+            tuple(itertools.chain.from_iterable(part.digests for part in parts)),
         )
 
     def slice(self, start: int, stop: int) -> Entries:
