@@ -11,8 +11,8 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,8 +137,20 @@ class Storage:
         return [bytes(r.value) if r.state == "value" else None for r in results]
 
     def write(self, key: str, data: bytes) -> None:
-        """Write an object, replacing what is there."""
-        self.write_many({key: data})
+        """Write an object, replacing what is there.
+
+        On local disk this takes no lock, unlike TensorStore, whose lock everybody waits for if its
+        holder was stopped.
+        """
+        if self.local_path is None:
+            self.write_many({key: data})
+            return
+        path = self.local_path / key
+        try:
+            with _written_beside(path, data) as written:
+                written.replace(path)
+        except OSError as error:
+            raise StorageError(f"{self.where(key)}: {error}") from error
 
     def write_many(self, objects: Mapping[str, bytes]) -> None:
         """Write several objects concurrently, replacing what is there."""
@@ -185,24 +197,18 @@ class Storage:
         if self.local_path is None:
             return None
         path = self.local_path / key
-        written = path.with_name(f"{path.name}.__{os.urandom(8).hex()}.__lock")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with written.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            with suppress(FileExistsError):
-                os.link(written, path)
-                return data
-            return path.read_bytes()
+            with _written_beside(path, data) as written:
+                try:
+                    os.link(written, path)
+                except FileExistsError:
+                    return path.read_bytes()
+            _sync_folder(path.parent)
         except OSError as error:
             if error.errno in _NO_LINKS:
                 return None
             raise StorageError(f"{self.where(key)}: {error}") from error
-        finally:
-            with suppress(OSError):
-                written.unlink()
+        return data
 
     def put_json(self, key: str, value: Any) -> Any:
         """`put_if_absent` of a sealed JSON value; returns the value that is there afterwards."""
@@ -246,15 +252,40 @@ class Storage:
             spec["store_data_equal_to_fill_value"] = True
         else:
             spec["fill_missing_data_reads"] = False
+        with _opening:
+            context = _context("cached" if cached and not write else "direct")
         array = ts.open(
-            spec,
-            open=True,
-            assume_metadata=True,
-            read=not write,
-            write=write,
-            context=_context("cached" if cached and not write else "direct"),
+            spec, open=True, assume_metadata=True, read=not write, write=write, context=context
         )
         return _result(array, self.where(key))
+
+
+@contextmanager
+def _written_beside(path: Path, data: bytes) -> Iterator[Path]:
+    """A file of these bytes, on disk, in the folder of a path; gone afterwards if still there.
+
+    TensorStore takes names that end like this for its own and does not list them.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_name(f"{path.name}.__{os.urandom(8).hex()}.__lock")
+    try:
+        with written.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield written
+    finally:
+        with suppress(OSError):
+            written.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let a new name in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _after(prefix: str) -> str:
@@ -262,7 +293,7 @@ def _after(prefix: str) -> str:
     return prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else ""
 
 
-_stores_lock = threading.Lock()
+_opening = threading.Lock()  # functools.cache may call a function twice at once
 
 
 @functools.cache
@@ -272,7 +303,7 @@ def _store(url: str) -> ts.KvStore:
 
 def _open_store(url: str) -> ts.KvStore:
     check_fork()
-    with _stores_lock:
+    with _opening:
         return _store(url)
 
 

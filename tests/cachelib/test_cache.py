@@ -231,7 +231,7 @@ acts = {
     "provenance": lambda: cache.provenance([0]),
     "read_elements": lambda: cache.read_elements("tokens", np.array([0]), 1),
     "open": lambda: cachelib.open(path),
-    "write": lambda: Storage.at(path).write("x", b""),
+    "write": lambda: Storage.at(path).write_many({"x": b""}),
     "list": lambda: Storage.at(path).list(""),
 }
 if cache is None:

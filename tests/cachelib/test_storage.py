@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,6 +79,36 @@ def test_of_many_puts_at_once_one_counts(storage: Storage) -> None:
             assert storage.read(key) in results
             assert there in (None, *results)
     assert len(storage.list("")) == 20
+
+
+HOLD_LOCK = """
+import fcntl, sys
+with open(sys.argv[1], "w") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_stopped_writer_holds_up_nobody(tmp_path: Path) -> None:
+    """TensorStore locks such a file while it writes; whoever was stopped then keeps the lock."""
+    storage = Storage.at(tmp_path)
+    storage.write("a/x", b"1")
+    lock = [str(tmp_path / "a/x.__lock")]
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD_LOCK, *lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(storage.write, "a/x", b"2")
+            try:
+                done.result(timeout=20)
+            finally:
+                holder.kill()
+    assert storage.read("a/x") == b"2"
+    assert storage.put_if_absent("a/x", b"3") == b"2"
+    assert storage.list("") == ["a/x"]
 
 
 class FakeStore:
