@@ -8,7 +8,9 @@ and makes the same parts as a run that was never interrupted.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,8 +20,8 @@ from cachelib.ragged import Ragged
 from cachelib.shard import Cover, Manifest, ShardWriter, publish, read_manifest
 from cachelib.storage import Storage
 from pipelines.columns import columns_of
+from pipelines.overlap import AtOnce, WriteBehind, read_ahead
 from pipelines.plan import Piece, Plan, part_unit, shard_id
-from pipelines.readahead import read_ahead
 from pipelines.sources import read, url_of
 from pipelines.sources.records import Records, Source
 from pipelines.tokenization import Encoder, audit_rows, differing
@@ -30,6 +32,9 @@ READ_AHEAD = 3
 
 AUDIT_RATE = 1 / 2000
 """Share of rows that are tokenized by both engines before a part is published."""
+
+WRITE_BEHIND = 2
+"""Batches of rows that may wait to be written."""
 
 BATCH_BYTES = 2 << 20
 """Bytes of text that are tokenized at once, at least, unless a part ends."""
@@ -88,14 +93,22 @@ _Event = _Published | _Begin | _Batch | _End
 def write_splits(work: Workplace, splits: Sequence[int]) -> Iterator[Manifest]:
     """Write the parts of splits that are not published yet; yields the manifests of all parts.
 
-    While one split is tokenized the next is already being read.
+    While records are tokenized the next are being read, also of the next split, and the ones before
+    are being written and published.
     """
     events = read_ahead(_events(work, splits), READ_AHEAD)
-    for event in events:
-        if isinstance(event, _Published):
-            yield event.manifest
-        elif isinstance(event, _Begin):
-            yield from _write_parts(work, event, events)
+    parts: deque[Future[Manifest]] = deque()
+    with WriteBehind(WRITE_BEHIND) as behind:
+        for event in events:
+            if isinstance(event, _Published):
+                yield event.manifest
+            elif isinstance(event, _Begin):
+                for part in _write_parts(work, event, events, behind):
+                    parts.append(part)
+                    while parts[0].done() and len(parts) > 1:
+                        yield parts.popleft().result()
+        while parts:
+            yield parts.popleft().result()
 
 
 def _events(work: Workplace, splits: Iterable[int]) -> Iterator[_Event]:
@@ -135,9 +148,11 @@ def _batches(work: Workplace, index: int, piece: Piece) -> Iterator[_Batch]:
     yield _Batch(index, before, True)
 
 
-def _write_parts(work: Workplace, begin: _Begin, events: Iterator[_Event]) -> Iterator[Manifest]:
+def _write_parts(
+    work: Workplace, begin: _Begin, events: Iterator[_Event], behind: WriteBehind
+) -> Iterator[Future[Manifest]]:
     """The parts of one split, from the events up to its end."""
-    part = _Part(work, begin.split, begin.part)
+    part = _Part(work, begin.split, begin.part, behind)
     for event in events:
         if isinstance(event, _End):
             break
@@ -149,7 +164,7 @@ def _write_parts(work: Workplace, begin: _Begin, events: Iterator[_Event]) -> It
             cell = run.start // unit
             if _holds(run) and part.ends_before(event.piece, cell):
                 yield part.publish(following=(event.piece, run.start))
-                part = _Part(work, begin.split, part.number + 1)
+                part = _Part(work, begin.split, part.number + 1, behind)
             part.add(event.piece, source.name, run, cell)
         if event.ends:
             part.close_piece(source, piece)
@@ -196,14 +211,18 @@ def _between(records: Records, start: int, stop: int) -> Records:
 class _Part:
     """One part while it is written.
 
+    Its writer and its counts belong to the tasks that are handed to `behind`, one after another.
+
     Attributes:
         number: of the part in its split.
+        behind: does the writing.
         exact: tokenize with the exact engine only.
     """
 
     work: Workplace
     split: int
     number: int
+    behind: WriteBehind | AtOnce
     exact: bool = False
     covers: list[Cover] = field(default_factory=list)
     _covered: int = -1  # the piece of the last cover
@@ -230,10 +249,7 @@ class _Part:
         else:
             self._covered = piece
             self.covers.append(Cover(name, records.start, records.stop, False))
-        for r in records.rejects:
-            self._writer.reject(name, r.position, r.reason, r.detail, r.excerpt)
-        self._count("replaced", records.replaced)
-        if len(records):
+        if _holds(records):
             self._waiting.append((name, records))
             self._waiting_bytes += records.text.nbytes
             if self._waiting_bytes >= BATCH_BYTES:
@@ -249,40 +265,48 @@ class _Part:
             self._counts[name] = self._counts.get(name, 0) + more
 
     def _flush(self) -> None:
-        """Tokenize and write what waits."""
+        """Tokenize what waits, and hand it over to be written."""
         if not self._waiting:
             return
-        names = [name for name, _ in self._waiting]
-        runs = [records for _, records in self._waiting]
-        self._waiting, self._waiting_bytes = [], 0
-        text = pa.concat_arrays([run.text for run in runs]) if len(runs) > 1 else runs[0].text
-        positions = np.concatenate([run.positions for run in runs])
+        runs, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        text = _joined([records.text for _, records in runs])
         tokens = self.work.encoder.encode(text, exact=self.exact)
-        keep = {name: pa.concat_arrays([run.keep[name] for run in runs]) for name in runs[0].keep}
-        indices = np.array([self._writer.source(name) for name in names], np.uint32)
+        self.behind.do(lambda: self._write(runs, text, tokens))
+
+    def _write(
+        self, runs: list[tuple[str, Records]], text: pa.LargeStringArray, tokens: Ragged
+    ) -> None:
+        for name, records in runs:
+            for r in records.rejects:
+                self._writer.reject(name, r.position, r.reason, r.detail, r.excerpt)
+            self._count("replaced", records.replaced)
+        keep = {
+            column: _joined([records.keep[column] for _, records in runs])
+            for column in runs[0][1].keep
+        }
+        indices = np.array([self._writer.source(name) for name, _ in runs], np.uint32)
         self._writer.append(
             columns_of(self.work.plan.schema, tokens, keep),
-            np.repeat(indices, [len(run) for run in runs]),
-            positions,
+            np.repeat(indices, [len(records) for _, records in runs]),
+            np.concatenate([records.positions for _, records in runs]),
         )
         if not self.exact and self.work.encoder.fast is not None:
-            chosen = np.concatenate(
-                [
-                    audit_rows(name, run.positions, AUDIT_RATE)
-                    for name, run in zip(names, runs, strict=True)
-                ]
-            )
-            if chosen.any():
-                rows = np.flatnonzero(chosen)
+            chosen = [audit_rows(name, records.positions, AUDIT_RATE) for name, records in runs]
+            rows = np.flatnonzero(np.concatenate(chosen))
+            if len(rows):
                 self._sample.append((take(text, rows), tokens.take(rows)))
 
-    def publish(self, following: tuple[int, int] | None) -> Manifest:
-        """Finish the part; where its sample differs from the exact engine, write it anew with that.
+    def publish(self, following: tuple[int, int] | None) -> Future[Manifest]:
+        """Have the part finished and published.
 
         Args:
             following: piece and position at which the next part begins, None after the last.
         """
         self._flush()
+        return self.behind.do(lambda: self._publish(following))
+
+    def _publish(self, following: tuple[int, int] | None) -> Manifest:
+        """Publish what is written, or what is written anew where the audit finds a difference."""
         if self._audit_differs():
             return self._again(following)
         manifest = self._writer.finish(
@@ -307,7 +331,7 @@ class _Part:
 
     def _again(self, following: tuple[int, int] | None) -> Manifest:
         """Write the part again, tokenized with the exact engine only."""
-        again = _Part(self.work, self.split, self.number, exact=True)
+        again = _Part(self.work, self.split, self.number, AtOnce(), exact=True)
         again._count("redone", 1)
         sources = {source.name: source for source in self.work.plan.sources}
         for piece, cover in enumerate(self.covers):
@@ -317,4 +341,8 @@ class _Part:
             for records in read(url, source, cover.start, stop, self.work.plan.reading):
                 again.add(piece, cover.source, records, 0)
             again.covers[-1] = cover
-        return again.publish(following)
+        return again.publish(following).result()
+
+
+def _joined(arrays: list[pa.Array]) -> pa.Array:
+    return pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
