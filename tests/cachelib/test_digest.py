@@ -61,6 +61,7 @@ def test_rows_across_the_blocks_of_the_sums(dtype: str, lengths: list[int]) -> N
     count = sum(lengths)
     for values in (
         np.full(count, np.iinfo(dtype).max, dtype),
+        np.full(count, min((1 << 22) - 1, np.iinfo(dtype).max), dtype),  # the largest small word
         np.random.default_rng(1).integers(0, np.iinfo(dtype).max, count, dtype, endpoint=True),
     ):
         columns: Columns = {"x": Ragged.from_lengths(values, np.array(lengths))}

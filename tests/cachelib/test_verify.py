@@ -267,6 +267,19 @@ def test_sources_out_of_range_are_named(tmp_path: Path) -> None:
     assert any("_source/data: row 1 names source 1 of 1" in problem for problem in found(storage))
 
 
+def test_what_this_process_has_read_does_not_hide_damage(tmp_path: Path) -> None:
+    columns = random_columns(TOKENS, LENGTHS, seed=1)
+    storage = write_cache(tmp_path, TOKENS, columns, [[10]])
+    cache = cachelib.open(tmp_path)
+    cache.take(np.arange(10))  # decoded chunks are kept from now on
+    assert found(storage) == []
+    for file in tmp_path.rglob("data/c/0"):
+        data = bytearray(file.read_bytes())
+        data[3] ^= 1
+        file.write_bytes(data)
+    assert len(found(storage)) == 1
+
+
 def test_offsets_that_run_wrong_are_named(tmp_path: Path) -> None:
     """Offsets written by a faulty writer: each chunk has the right checksum."""
     good = np.array([0, 2, 2, 5], np.int64)
