@@ -9,17 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 from cachelib.errors import StateMismatch
+from cachelib.nodes import Columns, Ordered
 from cachelib.order.batches import Batches, Last
 from cachelib.order.fingerprint import differences, fingerprint
 from cachelib.order.indices import as_integer
-
-if TYPE_CHECKING:
-    from cachelib.dataset import Columns, Dataset
 
 STATE_FORMAT = 1
 
@@ -55,7 +53,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Ordered,
         batch_size: SupportsIndex,
         *,
         dp_rank: SupportsIndex = 0,
@@ -246,7 +244,7 @@ class _ReadAhead:
     It holds the dataset and not the loader, so that a forgotten loader takes its threads along.
     """
 
-    def __init__(self, dataset: Dataset, threads: int) -> None:
+    def __init__(self, dataset: Ordered, threads: int) -> None:
         self._threads = threads
         self._dataset = dataset
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="forebay-loader")
@@ -281,5 +279,5 @@ class _ReadAhead:
             self._reads.pop()[1].cancel()
 
 
-def _read(dataset: Dataset, part: range) -> Columns:
+def _read(dataset: Ordered, part: range) -> Columns:
     return dataset.take(np.arange(part.start, part.stop, dtype=np.int64))
