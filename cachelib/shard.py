@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,9 +117,11 @@ def offsets_key(field: Field) -> str:
 def array_metadata(dtype: str, shape: Sequence[int], chunk: int) -> dict[str, Any]:
     """Zarr v3 metadata of an array chunked along its first dimension only.
 
-    Every outer chunk is one object of `CHUNKS_PER_OBJECT` inner chunks; each inner chunk carries a
-    crc32c of its own, without which a flipped byte would be silent.
+    An outer chunk is one object. It has `CHUNKS_PER_OBJECT` inner chunks, or as many as the whole
+    array has if those are fewer, since its index takes 16 bytes for each. Each inner chunk carries
+    a crc32c of its own, without which a flipped byte would be silent.
     """
+    inner = min(CHUNKS_PER_OBJECT, max(1, -(-shape[0] // chunk)))
     trailing = list(shape[1:])
     little = {"name": "bytes", "configuration": {"endian": "little"}}
     plain = {"name": "bytes"}
@@ -134,7 +137,7 @@ def array_metadata(dtype: str, shape: Sequence[int], chunk: int) -> dict[str, An
         "data_type": dtype,
         "chunk_grid": {
             "name": "regular",
-            "configuration": {"chunk_shape": [chunk * CHUNKS_PER_OBJECT, *trailing]},
+            "configuration": {"chunk_shape": [chunk * inner, *trailing]},
         },
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": False if dtype == "bool" else 0.0 if dtype.startswith("float") else 0,
@@ -169,13 +172,16 @@ class _ArrayWriter:
     Holds one outer chunk; the one before it may still be on its way.
     """
 
-    def __init__(self, storage: Storage, key: str, metadata: dict[str, Any]) -> None:
+    def __init__(
+        self, storage: Storage, key: str, metadata: Callable[[int], dict[str, Any]]
+    ) -> None:
+        unbounded = metadata(_UNBOUNDED)
         self._storage = storage
         self._key = key
         self._metadata = metadata
-        self._outer = metadata["chunk_grid"]["configuration"]["chunk_shape"][0]
-        self._trailing = tuple(metadata["shape"][1:])
-        self._dtype = np.dtype(metadata["data_type"])
+        self._outer = unbounded["chunk_grid"]["configuration"]["chunk_shape"][0]
+        self._trailing = tuple(unbounded["shape"][1:])
+        self._dtype = np.dtype(unbounded["data_type"])
         self._buffer = np.empty((0, *self._trailing), self._dtype)
         self._written = self._buffer  # taken up again once its write is done
         self._filled = 0
@@ -206,8 +212,9 @@ class _ArrayWriter:
     def _flush(self) -> None:
         check_fork()  # the array may be open already
         if self._array is None:
-            unbounded = {**self._metadata, "shape": [_UNBOUNDED, *self._trailing]}
-            self._array = self._storage.open_array(self._key, unbounded, write=True)
+            full = self._filled == self._outer
+            metadata = self._metadata(_UNBOUNDED if full else self._filled)
+            self._array = self._storage.open_array(self._key, metadata, write=True)
         self.wait()
         chunk = self._buffer[: self._filled]
         self._pending = self._array[self.length : self.length + self._filled].write(
@@ -235,7 +242,7 @@ class _ArrayWriter:
                 raise StorageError(f"{self._storage.where(self._key)}: {error}") from error
 
     def final_metadata(self) -> bytes:
-        return _pretty({**self._metadata, "shape": [self.length, *self._trailing]})
+        return _pretty(self._metadata(self.length))
 
 
 def _pretty(metadata: dict[str, Any]) -> bytes:
@@ -301,11 +308,13 @@ class ShardWriter:
         self._reasons: dict[str, int] = {}
         self._reject_lines = bytearray()
         self._data = {
-            f.name: _ArrayWriter(storage, self._prefix + data_key(f), data_metadata(f, 0))
+            f.name: _ArrayWriter(storage, self._prefix + data_key(f), partial(data_metadata, f))
             for f in schema.stored
         }
         self._offsets = {
-            f.name: _ArrayWriter(storage, self._prefix + offsets_key(f), offsets_metadata(0))
+            f.name: _ArrayWriter(
+                storage, self._prefix + offsets_key(f), lambda n: offsets_metadata(n - 1)
+            )
             for f in schema.fields
             if has_offsets(f)
         }
