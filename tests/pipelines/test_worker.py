@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from cachelib.digest import Digest, fold
 from cachelib.errors import SourceError
+from cachelib.ragged import Ragged
 from cachelib.shard import Manifest, manifest_key
 from cachelib.storage import Storage
 from pipelines import launcher, tasks, worker
@@ -186,3 +187,31 @@ def test_the_digest_of_parts_is_that_of_the_whole(
     large = list(write_splits(workplace([packed], tokenizer, tmp_path / "b", 1 << 20), [0]))
     assert len(large) == 1
     assert str(fold(Digest.parse(m.digest) for m in small)) == large[0].digest
+
+
+def test_while_one_split_is_tokenized_the_next_is_being_read(
+    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        write_jsonl(tmp_path / f"{name}.jsonl", sentences(20, 1))
+    work = workplace([str(tmp_path / "*.jsonl")], tokenizer, tmp_path / "cache")
+    assert len(work.plan.splits) > 1
+    second_is_read = threading.Event()
+    read = worker.read
+
+    def noting(url: str, source: Any, start: int, *rest: Any) -> Any:
+        if (source.name, start) != ("a.jsonl", 0):
+            second_is_read.set()
+        return read(url, source, start, *rest)
+
+    class Waiting:
+        fast = None
+
+        def encode(self, text: Any, exact: bool = False) -> Ragged:
+            assert second_is_read.wait(30), "nothing was read while the first split was tokenized"
+            return work.encoder.encode(text, exact)
+
+    monkeypatch.setattr(worker, "read", noting)
+    waiting = Workplace(work.storage, work.plan, work.name, work.roots, Waiting())  # type: ignore[arg-type]
+    made = list(write_splits(waiting, range(len(work.plan.splits))))
+    assert sum(m.rows for m in made) == 40
