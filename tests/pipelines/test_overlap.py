@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -55,8 +56,13 @@ def test_closing_stops_the_thread_and_closes_the_iterator() -> None:
 
 def test_tasks_are_done_in_order_in_the_background() -> None:
     done: list[int] = []
+
+    def task(number: int) -> int:
+        done.append(number)
+        return number
+
     with WriteBehind(2) as behind:
-        futures = [behind.do(lambda i=i: done.append(i) or i) for i in range(20)]  # type: ignore[misc]
+        futures = [behind.do(partial(task, number)) for number in range(20)]
     assert done == list(range(20))
     assert [future.result() for future in futures] == done
 
@@ -80,8 +86,9 @@ def test_a_failure_is_raised_for_who_gives_more() -> None:
     def fail() -> None:
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"), WriteBehind(1) as behind:
-        for _ in range(3):
+    with WriteBehind(1) as behind:
+        behind.do(fail)
+        with pytest.raises(OSError, match="disk full"):
             behind.do(fail)
 
 
