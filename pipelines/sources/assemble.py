@@ -145,7 +145,7 @@ def from_columns(
     """
     column = columns[reading.text_field]
     text, invalid = unicode.decode_column(column, reading.invalid_unicode)
-    reasons = {int(row): "text is null" for row in np.flatnonzero(unicode.is_null(column))}
+    reasons = {int(row): "text is null" for row in np.flatnonzero(unicode.is_null(text) & ~invalid)}
     keep = {}
     for name, kind in reading.keep:
         keep[name], bad, damaged = kept.from_column(columns[name], kind, reading.invalid_unicode)
@@ -160,10 +160,11 @@ def from_columns(
     if reasons:
         good = np.ones(len(text), bool)
         good[list(reasons)] = False
+        raw = column.cast(pa.large_binary())  # strings of a file may not be UTF-8 either
         for row in sorted(reasons):
-            value = column[row].as_py()
+            value = raw[row].as_py()
             rejects.append(
-                Reject(first + row, reasons[row], f"row {first + row}", excerpt(value or ""))
+                Reject(first + row, reasons[row], f"row {first + row}", excerpt(value or b""))
             )
         text, positions, invalid = text.filter(pa.array(good)), positions[good], invalid[good]
         keep = {name: values.filter(pa.array(good)) for name, values in keep.items()}

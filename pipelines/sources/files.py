@@ -102,7 +102,9 @@ def open_stored(url: str, size: int | None, position: int = 0) -> Iterator[Binar
 
 
 def _open_local(url: str, size: int | None) -> BinaryIO:
-    file = open(local_path(url), "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
+    # Opening a pipe would wait for a writer; on regular files the flag means nothing.
+    descriptor = os.open(local_path(url), os.O_RDONLY | os.O_NONBLOCK)
+    file = os.fdopen(descriptor, "rb", buffering=0)
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         file.close()

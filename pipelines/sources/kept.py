@@ -146,11 +146,10 @@ def from_column(
         the array of shape (n,), null where a value is unfit; what the unfit rows hold instead; and
         the rows with invalid Unicode, bool of shape (n,).
     """
-    no_rows = np.zeros(len(column), bool)
-    nulls = {int(row): "null" for row in np.flatnonzero(unicode.is_null(column))}
     if kind == "str":
         texts, invalid = unicode.decode_column(column, policy)
-        return texts, nulls, invalid
+        return texts, _nulls(unicode.is_null(texts) & ~invalid), invalid
+    nulls, no_rows = _nulls(unicode.is_null(column)), np.zeros(len(column), bool)
     target = KEEP_TYPES[kind]
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
@@ -169,6 +168,10 @@ def from_column(
             unfit[row] = str(error)
             values.append(None)
     return pa.array(values, target), unfit, no_rows
+
+
+def _nulls(rows: np.ndarray) -> dict[int, str]:
+    return dict.fromkeys(np.flatnonzero(rows).tolist(), "null")
 
 
 def _from_number(value: Any, kind: str) -> float:
