@@ -256,3 +256,13 @@ def test_manifest_round_trips_and_the_first_one_counts(tmp_path: Path) -> None:
 def test_missing_details_are_named(tmp_path: Path) -> None:
     with pytest.raises(CorruptData, match=r"details\.json is missing"):
         read_details(Storage.at(tmp_path), "a", "b")
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 3068, 3069, 3070, 3071, 3072, 3073, 6143, 6144, 6145])
+def test_lengths_about_the_ends_of_chunks_and_objects(tmp_path: Path, rows: int) -> None:
+    schema = Schema((Field("x", "int32", chunk=3),))
+    storage = Storage.at(tmp_path)
+    columns = random_columns(schema, [0] * rows, seed=rows)
+    for number, cuts in enumerate([[], [rows // 2], [rows - 1]]):
+        manifest = write_shard(storage, schema, str(number), columns, batches=cuts)
+        assert_equal(read_back(storage, schema, manifest), columns)
