@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import tempfile
@@ -120,9 +121,40 @@ def _open_remote(url: str, size: int | None) -> BinaryIO:
     info = files.info(path)
     if size is not None:
         check_size(url, info.get("size"), size)
-    if url.startswith(("http://", "https://")) and not info.get("partial", False):
-        return files.open(path, "rb", block_size=0)  # no range requests: one stream
+    if url.startswith(("http://", "https://")) and not _has_ranges(files, path, info):
+        return io.BufferedReader(_Stream(files.open(path, "rb", block_size=0)))
     return files.open(path, "rb", block_size=REMOTE_BLOCK, cache_type="readahead")
+
+
+def _has_ranges(files: Any, path: str, info: dict[str, Any]) -> bool:
+    """Whether an HTTP server gives parts of a file; found by asking for its second byte."""
+    if info.get("partial") is False or (info.get("size") or 0) < 2:
+        return False
+    with files.open(path, "rb", cache_type="none") as file:
+        try:
+            file.seek(1)
+            return len(file.read(1)) == 1
+        except ValueError:  # fsspec found that the answer is the whole file
+            return False
+
+
+class _Stream(io.RawIOBase):
+    """A file of fsspec that can only be read from its beginning, and says so."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
 
 
 def _seek(file: BinaryIO, position: int) -> None:
