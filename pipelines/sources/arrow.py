@@ -14,6 +14,8 @@ from pipelines.sources.lines import BLOCK
 from pipelines.sources.records import Reading, Records
 
 FILE_MAGIC = b"ARROW1"
+END = b"\xff\xff\xff\xff\0\0\0\0"
+"""The end mark of a stream: a message of no length."""
 
 
 def extent(file: BinaryIO | pa.NativeFile, url: str) -> tuple[int, tuple[int, ...]]:
@@ -67,7 +69,9 @@ def _open(
         file.seek(0)
         reader: Any = pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
         schema = reader.schema
-        if names and set(names) <= set(schema.names):
+        # A mapped batch costs nothing whole, but would be copied to leave columns out.
+        mapped = isinstance(file, pa.MemoryMappedFile)
+        if names and set(names) <= set(schema.names) and not mapped:
             wanted = sorted({schema.get_field_index(name) for name in names} - {-1})
             file.seek(0)
             options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
@@ -80,16 +84,19 @@ def _open(
         raise SourceError(
             f"{url}: is not a whole Arrow IPC file or stream: {error}; fetch or write it again"
         ) from error
-    return schema, _batches(reader, is_file, url)
+    return schema, _batches(file, reader, is_file, url)
 
 
-def _batches(reader: Any, is_file: bool, url: str) -> Iterator[pa.RecordBatch]:
+def _batches(
+    file: BinaryIO | pa.NativeFile, reader: Any, is_file: bool, url: str
+) -> Iterator[pa.RecordBatch]:
     row = 0
     index = 0
     while not is_file or index < reader.num_record_batches:
         try:
             batch = reader.get_batch(index) if is_file else reader.read_next_batch()
         except StopIteration:
+            _check_end(file, url)
             return
         except (pa.ArrowException, OSError) as error:
             raise SourceError(
@@ -99,3 +106,20 @@ def _batches(reader: Any, is_file: bool, url: str) -> Iterator[pa.RecordBatch]:
         yield batch
         row += len(batch)
         index += 1
+
+
+def _check_end(file: BinaryIO | pa.NativeFile, url: str) -> None:
+    """SourceError unless a stream has its end mark where the file ends.
+
+    Arrow takes a stream that is cut after a whole batch, and does not look behind the mark.
+    """
+    end = file.tell()
+    file.seek(max(end - len(END), 0))
+    if file.read(len(END)) != END:
+        raise SourceError(
+            f"{url}: the Arrow stream has no end mark, so it may be cut short; write it again"
+        )
+    if file.read(1):
+        raise SourceError(
+            f"{url}: more follows the end of the Arrow stream at byte {end}; make it one stream"
+        )

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import csv
+import functools
+import itertools
+import re
 import sys
 from collections.abc import Iterator
 
 from cachelib.errors import SourceError
 from pipelines.sources import kept, unicode
 from pipelines.sources.assemble import Rows, check_names
-from pipelines.sources.lines import BLOCK, RECORD_LIMIT, Block
+from pipelines.sources.lines import RECORD_LIMIT, Block
 from pipelines.sources.records import Reading, Records
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
+LINE = re.compile(r"[^\n]*+\n|[^\n]++")
 
 
 def read(
@@ -34,14 +38,14 @@ def read(
     if csv.field_size_limit() < RECORD_LIMIT:
         csv.field_size_limit(min(RECORD_LIMIT, sys.maxsize))
     lines = _Lines(blocks)
-    table = csv.reader(lines, delimiter=DELIMITERS[format], strict=True)
+    table = csv.reader(lines.each, delimiter=DELIMITERS[format], strict=True)
     header = _header(table, url)
     check_names(header, reading, url)
     used = [(name, header.index(name)) for name in _used(reading)]
     rows = Rows(reading)
     covered, position = start, 0
     while stop is None or position < stop:
-        lines.taken.clear()
+        lines.record_begins(table.line_num)
         fault = ""
         try:
             cells = next(table, None)
@@ -57,67 +61,57 @@ def read(
         if not cells and not fault:
             continue
         if position >= start:
+            record = functools.partial(lines.record, table.line_num)
             if fault:
-                rows.reject(position, "not CSV", fault, lines.record())
+                rows.reject(position, "not CSV", fault, record())
             elif len(cells) != len(header):
                 found = f"{len(cells)} cells where the header has {len(header)}"
-                rows.reject(position, "wrong number of cells", found, lines.record())
+                rows.reject(position, "wrong number of cells", found, record())
             else:
                 fields = {name: cells[column] for name, column in used}
                 rows.add(
-                    position,
-                    fields,
-                    kept.from_cell,
-                    lambda fields=fields: {  # type: ignore[misc]
-                        name: _replace(cell) for name, cell in fields.items()
-                    },
-                    lines.record,
+                    position, fields, kept.from_cell, functools.partial(_clean, fields), record
                 )
         position += 1
-        lines.read += sum(map(len, lines.taken))
-        if lines.read >= BLOCK and position > start:
+        if lines.blocks >= 1 and position > start:
             yield rows.take(covered, position)
-            covered, lines.read = position, 0
+            covered, lines.blocks = position, 0
     yield rows.take(covered, max(position, covered) if stop is None else stop)
 
 
 class _Lines:
-    """The lines of blocks as strings; keeps those of the record being read."""
+    """The lines of blocks as strings, handed to the parser without a step of Python a line.
+
+    Attributes:
+        each: the lines, with their LF; only LF ends a line.
+        blocks: number of blocks begun since it was last set to 0, the first one aside.
+        ended: whether there are no more lines.
+    """
 
     def __init__(self, blocks: Iterator[Block]) -> None:
-        self.lines = _strings(blocks)
-        self.taken: list[str] = []
-        self.read = 0
+        self.each = itertools.chain.from_iterable(self._lines(blocks))
+        self.blocks = -1
         self.ended = False
+        self._held: list[str] = []  # the lines of the block, and before it those of the record
+        self._first = 0  # number of lines before the held ones
+        self._begins = 0  # number of lines before the record
 
-    def __iter__(self) -> Iterator[str]:
-        return self
+    def _lines(self, blocks: Iterator[Block]) -> Iterator[list[str]]:
+        for block in blocks:
+            lines = LINE.findall(block.data.decode("utf-8", "surrogateescape"))
+            self._held = self._held[self._begins - self._first :] + lines
+            self._first = self._begins
+            self.blocks += 1
+            yield lines
+        self.ended = True
 
-    def __next__(self) -> str:
-        try:
-            line = next(self.lines)
-        except StopIteration:
-            self.ended = True
-            raise
-        self.taken.append(line)
-        return line
+    def record_begins(self, number: int) -> None:
+        """A record begins after that many lines."""
+        self._begins = number
 
-    def record(self) -> str:
-        return "".join(self.taken)
-
-
-def _strings(blocks: Iterator[Block]) -> Iterator[str]:
-    for block in blocks:
-        yield from _split(block.data.decode("utf-8", "surrogateescape"))
-
-
-def _split(text: str) -> Iterator[str]:
-    """Lines with their LF; only LF ends a line."""
-    at = 0
-    while at < len(text):
-        end = text.find("\n", at) + 1 or len(text)
-        yield text[at:end]
-        at = end
+    def record(self, number: int) -> str:
+        """The lines from where the record begins to the end of line ``number``."""
+        return "".join(self._held[self._begins - self._first : number - self._first])
 
 
 def _header(table: Iterator[list[str]], url: str) -> list[str]:
@@ -134,5 +128,9 @@ def _used(reading: Reading) -> list[str]:
     return [reading.text_field, *(name for name, _ in reading.keep)]
 
 
-def _replace(cell: str) -> str:
-    return unicode.replace_bytes(cell.encode("utf-8", "surrogateescape"))
+def _clean(fields: dict[str, str]) -> dict[str, str]:
+    """The cells with U+FFFD for what is not UTF-8."""
+    return {
+        name: unicode.replace_bytes(cell.encode("utf-8", "surrogateescape"))
+        for name, cell in fields.items()
+    }

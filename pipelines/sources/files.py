@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
+
 from cachelib.errors import ForebayError, SourceChanged, SourceError
 from pipelines.sources import compression
 from pipelines.sources.records import Source
@@ -234,3 +236,18 @@ def open_plain(url: str, source: Source) -> Iterator[BinaryIO]:
             copy.write(chunk)
         copy.seek(0)
         yield copy
+
+
+@contextmanager
+def open_mapped(url: str, source: Source) -> Iterator[Any]:
+    """As `open_plain`, but a local file is mapped: what is not looked at takes no memory."""
+    if source.compression is not None or not is_local(url):
+        with open_plain(url, source) as file:
+            yield file
+        return
+    with open_stored(url, source.size):
+        pass  # it is there, and has its size
+    with naming(url):
+        mapped = pa.memory_map(local_path(url))
+    with mapped:
+        yield mapped

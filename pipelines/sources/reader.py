@@ -56,5 +56,5 @@ def read(
             with files.open_plain(url, source) as file:
                 yield from parquet.read(file, url, start, stop, reading)
         case "arrow":
-            with files.open_plain(url, source) as file:
+            with files.open_mapped(url, source) as file:
                 yield from arrow.read(file, url, start, stop, reading)

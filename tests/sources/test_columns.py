@@ -180,6 +180,20 @@ def test_a_file_cut_short_is_an_error(tmp_path: Path, write: Write, name: str):
             read_file(tmp_path / name, whole[:cut])
 
 
+def test_a_stream_cut_between_batches_or_followed_by_more_is_an_error(tmp_path: Path):
+    path = tmp_path / "a.arrow"
+    write_stream(path, pa.table({"text": list("abcd")}))
+    whole = path.read_bytes()
+    assert read_file(path, whole).texts == list("abcd")
+    with pytest.raises(SourceError, match=r"a\.arrow: .*no end mark"):
+        read_file(path, whole[:-8])
+    with pytest.raises(SourceError, match=r"a\.arrow: more follows the end"):
+        read_file(path, whole + whole)
+    packed = gzip.compress(whole + whole)
+    with pytest.raises(SourceError, match=r"b\.arrow\.gz: more follows the end"):
+        read_file(tmp_path / "b.arrow.gz", packed)
+
+
 def test_damage_inside_parquet_is_an_error(tmp_path: Path):
     table = pa.table({"text": [f"{n} " * 50 for n in range(1000)]})
     pq.write_table(table, tmp_path / "a.parquet", compression="zstd", use_dictionary=False)
