@@ -14,7 +14,7 @@ import numpy as np
 from cachelib.errors import SourceError
 from pipelines.sources import jsonl
 from pipelines.sources.assemble import Rows
-from pipelines.sources.lines import BLOCK, RECORD_LIMIT, drop_mark
+from pipelines.sources.lines import BLOCK, RECORD_LIMIT, without_mark
 from pipelines.sources.records import Reading, Records
 
 TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},]|"', re.S)
@@ -73,7 +73,7 @@ def _elements(chunks: Iterator[bytes], url: str) -> Iterator[tuple[int, bytes, i
 
     The last one is empty, and its end is that of the file.
     """
-    data, mark = drop_mark(next(chunks, b""), url)
+    data, mark = without_mark(chunks, url)
     origin = mark  # position of data[0]
     at = 0  # what comes before has been looked at
     begin = -1  # of the element in data; -1 before the array
@@ -100,6 +100,8 @@ def _elements(chunks: Iterator[bytes], url: str) -> Iterator[tuple[int, bytes, i
                 )
             continue
         char, at = token[0], token.end()
+        if begin >= 0 and char.startswith(b'"'):
+            continue
         if begin < 0:
             if char != b"[" or data[: token.start()].strip(SPACE):
                 raise SourceError(f"{url}: is read as JSON, but is not one array; name its format")

@@ -87,7 +87,7 @@ def blocks(
     chunks = chunks_from(origin, stop)
     mark = 0
     if start == 0:
-        head, mark = _without_mark(chunks, url)
+        head, mark = without_mark(chunks, url)
         origin = mark
     else:
         head, origin = _to_first_line(chunks, origin)
@@ -150,7 +150,7 @@ def _to_first_line(chunks: Iterator[bytes], position: int) -> tuple[bytes, int]:
     return b"", position
 
 
-def _without_mark(chunks: Iterator[bytes], url: str) -> tuple[bytes, int]:
+def without_mark(chunks: Iterator[bytes], url: str) -> tuple[bytes, int]:
     """The beginning of a file without the byte-order mark, and the length of that."""
     head = b""
     while len(head) < 4 and (chunk := next(chunks, b"")):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cachelib.errors import SourceChanged, SourceError
-from pipelines.sources import Reading, Records, jsonl, lines
-from tests.sources.helpers import read_file, read_range, source_of
+from pipelines.sources import Reading, Records, jsonarray, jsonl, lines, unicode
+from tests.sources.helpers import outcome, read_file, read_range, source_of
 
 REPLACE = Reading(invalid_unicode="replace")
 
@@ -259,6 +262,7 @@ def test_text_has_no_fields_to_keep(tmp_path: Path):
         (" [ ] ", [], []),
         ('[{"text":"a","x":[1,{"y":"]"}]}]', ["a"], []),
         ('[{"text":"\\"],["},{"text":\n"b"}]', ['"],[', "b"], []),
+        ('["x",{"text":"a"},"]","y"]', ["a"], ["not a JSON object"] * 3),
         ('[{"text":"a"},5,null,["x"]]', ["a"], ["not a JSON object"] * 3),
         ('[{"text":"a\nb"},{"text":"c"}]', ["c"], ["not JSON"]),
         ('[{"text":"a"},x{"text":"b"},{"text":"c"}]', ["a", "c"], ["not JSON"]),
@@ -284,6 +288,47 @@ def test_json_array(tmp_path: Path, data: str, texts: list[str], reasons: list[s
 def test_damaged_json_array(tmp_path: Path, data: str, what: str):
     with pytest.raises(SourceError, match=rf"a\.json: .*{what}"):
         read_file(tmp_path / "a.json", data.encode())
+
+
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5) | st.fixed_dictionaries({"text": st.text()}),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)
+@given(
+    items=st.lists(VALUES, max_size=5),
+    indent=st.sampled_from([None, 1]),
+    size=st.integers(1, 9),
+    changes=st.lists(
+        st.tuples(st.integers(0, 200), st.sampled_from(b'[]{},:"\\ \n1a\xff')), max_size=2
+    ),
+)
+def test_json_arrays_give_what_json_gives(
+    items: list[Any], indent: int | None, size: int, changes: list[tuple[int, int]]
+):
+    data = bytearray(json.dumps(items, indent=indent).encode())
+    for at, octet in changes:
+        if at < len(data):
+            data[at] = octet
+    chunks = (bytes(data[at : at + size]) for at in range(0, len(data), size))
+    try:
+        expected = json.loads(data.decode("utf-8", "surrogateescape"))
+    except ValueError:
+        expected = None
+    if not isinstance(expected, list):
+        with contextlib.suppress(SourceError):  # or some elements are rejects
+            list(jsonarray.read(chunks, "x", 0, None, Reading()))
+        return
+    got = outcome(list(jsonarray.read(chunks, "x", 0, None, Reading())))
+    texts = [item.get("text") for item in expected if isinstance(item, dict)]
+    texts = [text for text in texts if isinstance(text, str) and unicode.is_valid(text)]
+    assert got.texts == texts
+    assert len(got.texts) + len(got.rejects) == len(expected)
 
 
 def test_json_file_of_lines_is_jsonl(tmp_path: Path):
