@@ -27,13 +27,13 @@ from pipelines.sources.records import Records, Source
 from pipelines.tokenization import Encoder, audit_rows, differing
 from pipelines.tokenization.arrow import take
 
-READ_AHEAD = 3
+READ_AHEAD = 4
 """Blocks of records that are read before they are needed."""
 
 AUDIT_RATE = 1 / 2000
 """Share of rows that are tokenized by both engines before a part is published."""
 
-WRITE_BEHIND = 2
+WRITE_BEHIND = 4
 """Batches of rows that may wait to be written."""
 
 BATCH_BYTES = 2 << 20

@@ -128,7 +128,8 @@ class Gigatoken:
             parameters={"__array__": "string"},
         )
         before = _resident_bytes()
-        encoded = self._tokenizer.encode_batch(self._awkward.Array(strings)).layout
+        # Only the parallel way lets other threads of Python run meanwhile.
+        encoded = self._tokenizer.encode_batch(self._awkward.Array(strings), parallel=True).layout
         ids = Ragged(_array(encoded.content.data), _array(encoded.offsets.data))
         self._watch(_resident_bytes() - before - ids.values.nbytes)
         return ids

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -123,10 +123,13 @@ def _differing(fast: Engine, exact: Engine, context: str, documents: list[list[i
     return differing_rows(fast.encode(texts), exact.encode(texts))
 
 
-def measured(fast: Engine, exact: Engine, about: bytes, folder: Path | None = None) -> CodePointSet:
+def measured(
+    engines: Callable[[], tuple[Engine, Engine]], about: bytes, folder: Path | None = None
+) -> CodePointSet:
     """``measure``, remembered in a folder of this user.
 
     Args:
+        engines: loads the fast and the exact engine; called only where nothing is remembered.
         about: all that the result depends on: the tokenizer, the engines' versions.
         folder: where results are kept; by default ``$XDG_CACHE_HOME/forebay`` or
             ``~/.cache/forebay``. A damaged file is measured again; a folder that cannot be
@@ -137,7 +140,7 @@ def measured(fast: Engine, exact: Engine, about: bytes, folder: Path | None = No
     remembered = _read(path)
     if remembered is not None:
         return remembered
-    result = measure(fast, exact)
+    result = measure(*engines())
     _write(path, result)
     return result
 

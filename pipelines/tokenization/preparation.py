@@ -186,11 +186,15 @@ def _identity(
 def _exact_code_points(spec: Spec, fast: Engine, exact: Engine) -> CodePointSet:
     """Where gigatoken must not be used; raises TokenizerError where it cannot be used at all."""
     shows_splits = twin(spec)
-    if shows_splits is not None:
-        spec, fast, exact = shows_splits, Gigatoken(shows_splits), HuggingFace(shows_splits)
-    about = orjson.dumps([spec, versions()], option=orjson.OPT_SORT_KEYS)
+
+    def engines() -> tuple[Engine, Engine]:
+        if shows_splits is None:
+            return fast, exact
+        return Gigatoken(shows_splits), HuggingFace(shows_splits)
+
+    about = orjson.dumps([shows_splits or spec, versions()], option=orjson.OPT_SORT_KEYS)
     try:
-        return measured(fast, exact, about)
+        return measured(engines, about)
     except UnexplainedDifference as difference:
         raise TokenizerError(f"the engines differ: {difference}") from difference
 

@@ -102,15 +102,15 @@ def test_results_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(patched, "measure", lambda fast, exact: results.pop(0))
     folder = tmp_path / "not there yet"
     for _ in range(2):
-        assert measured(EXACT, EXACT, b"1.0", folder=folder) == CodePointSet.of([0x1AE6])
-    assert measured(EXACT, EXACT, b"1.1", folder=folder) == CodePointSet.of([0xFBCB])
+        assert measured(lambda: (EXACT, EXACT), b"1.0", folder=folder) == CodePointSet.of([0x1AE6])
+    assert measured(lambda: (EXACT, EXACT), b"1.1", folder=folder) == CodePointSet.of([0xFBCB])
     kept = sorted(folder.iterdir())
     assert len(kept) == 2
     for damaged in (b"", b"[[1,2]]\n", kept[0].read_bytes().replace(b"[", b"(")):
         for path in kept:
             path.write_bytes(damaged)
         results[:] = [CodePointSet.of([0xE9])]
-        assert measured(EXACT, EXACT, b"1.0", folder=folder) == CodePointSet.of([0xE9])
+        assert measured(lambda: (EXACT, EXACT), b"1.0", folder=folder) == CodePointSet.of([0xE9])
         assert results == []
 
 
@@ -119,4 +119,4 @@ def test_a_folder_that_cannot_be_written_is_done_without(
 ) -> None:
     monkeypatch.setattr(patched, "measure", lambda fast, exact: CodePointSet())
     (tmp_path / "file").write_text("no folder")
-    assert measured(EXACT, EXACT, b"", folder=tmp_path / "file") == CodePointSet()
+    assert measured(lambda: (EXACT, EXACT), b"", folder=tmp_path / "file") == CodePointSet()
