@@ -27,6 +27,7 @@ EXTRAS = {
     "dask": ["apache-beam[dask]==2.77.*"],
     "test": [
         "dask[distributed]",
+        "datasets>=4",
         "hypothesis>=6.100",
         "mypy==2.4.*",
         "packaging",
@@ -35,7 +36,7 @@ EXTRAS = {
         "ruff==0.17.*",
         "zarr>=3",
     ],
-    "bench": ["datasets>=4", "psutil>=5.9"],
+    "bench": ["psutil>=5.9"],
 }
 
 setup(
