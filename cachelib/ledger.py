@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from cachelib.canonical import digest_of, seal, unseal
 from cachelib.digest import EMPTY, Digest, fold
-from cachelib.errors import CacheNotFound, CorruptData, IncompatibleCache
+from cachelib.errors import CacheNotFound, CorruptData, IncompatibleCache, StorageError
 from cachelib.ragged import offsets_of
 from cachelib.schema import Schema
 from cachelib.shard import Manifest, has_offsets
@@ -335,7 +336,8 @@ class Ledger:
         there = self.storage.put_if_absent(key, data)
         if there != data:
             return self.commit(commit.version)
-        self.storage.write("_ledger/head", str(commit.version).encode("ascii"))
+        with suppress(StorageError):  # a hint may lag; the commit is made
+            self.storage.write("_ledger/head", str(commit.version).encode("ascii"))
         return commit
 
     def coverage_deltas(self, snapshot: Snapshot) -> list[Any]:

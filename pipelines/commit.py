@@ -79,6 +79,11 @@ def commit_wave(
             return own[wave]
         if len(own) < wave:
             raise LedgerConflict(f"wave {wave} of plan {name} comes after only {len(own)} waves")
+        if parent is not None and parent.commit.finished and parent.version != plan.parent_version:
+            raise LedgerConflict(
+                f"{storage.url} was marked complete at version {parent.version}, while plan "
+                f"{name} had {plan.wave_count - wave} waves to go; say reopen to add them"
+            )
         last = wave == plan.wave_count - 1
         check_rejects(storage, own, manifests, last, max_reject_rate)
         check_audits(own, manifests)

@@ -288,6 +288,25 @@ def test_of_two_different_plans_one_wins(options: dict[str, Any], corpus: Path) 
     assert build(**options).records == 0
 
 
+def test_a_cache_that_is_marked_complete_meanwhile_takes_no_more_waves(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines import commit, runners
+
+    run_wave = runners.run_wave
+
+    def finish_after_one(job: Any, *rest: Any, **more: Any) -> None:
+        run_wave(job, *rest, **more)
+        if job.wave == 0:
+            commit.finish(Storage.at(options["to"]))
+
+    monkeypatch.setattr(runners, "run_wave", finish_after_one)
+    with pytest.raises(LedgerConflict, match="marked complete at version 1"):
+        build(**options)
+    monkeypatch.undo()
+    assert build(**options, reopen=True).rows == 500
+
+
 def test_committing_a_wave_twice_changes_nothing(options: dict[str, Any]) -> None:
     request, first = planned(options)
     assert first.plan is not None
