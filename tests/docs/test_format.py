@@ -151,6 +151,13 @@ def test_a_checkpoint_is_read_alike(long: Path) -> None:
     assert_read_alike(long, 63)
 
 
+def test_checkpoints_are_where_the_document_says(long: Path) -> None:
+    bases = [reader.read_commit(long, version)[0]["base"] for version in range(67)]
+    assert bases[:64] == [None] * 64
+    assert bases[64]["version"] == 63
+    assert bases[65] == bases[66] == bases[64]
+
+
 def test_arrays_of_many_outer_chunks_are_read_alike(tmp_path: Path) -> None:
     """More than 1024 inner chunks, exactly 1024, fewer, and none."""
     lengths = [0, 1023, 0, 1, 0, 7, 0]
@@ -186,6 +193,13 @@ def test_what_is_not_of_this_version_is_refused(tmp_path: Path, change: dict[str
     commit.write_bytes(seal({**json.loads(commit.read_bytes().split(b"\n")[0]), **change}))
     with pytest.raises(FormatError):
         open_cache(path)
+
+
+def test_a_missing_chunk_is_refused(tmp_path: Path) -> None:
+    path = Path(shutil.copytree(CACHE, tmp_path / "cache"))
+    next(path.glob("shards/*/*/score/data/c/0")).unlink()
+    with pytest.raises(FormatError, match="c/0 is missing"):
+        read_cache(open_cache(path))
 
 
 def test_an_inner_chunk_is_laid_out_as_documented(tmp_path: Path) -> None:
