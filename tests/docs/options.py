@@ -1,0 +1,63 @@
+"""The table of options in docs/configuration.md, made from the model that checks them.
+
+`python -m tests.docs.options` writes it anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+from pipelines.config import BuildConfig
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
+BEGIN = "<!-- options: begin (written by: python -m tests.docs.options) -->\n"
+END = "<!-- options: end -->\n"
+
+_WORDS = {str: "text", int: "integer", float: "number", bool: "true or false"}
+
+
+def table() -> str:
+    """The table, one row a key, in the order of the model."""
+    lines = ["| Key | Type | Default | Meaning |", "| --- | --- | --- | --- |"]
+    for name, field in BuildConfig.model_fields.items():
+        default = "required" if field.is_required() else _shown(name, field.default)
+        kind = "size" if name.endswith("_bytes") else _kind(field.annotation)
+        lines.append(f"| `{name}` | {kind} | {default} | {field.description} |")
+    return "\n".join(lines) + "\n"
+
+
+def _kind(annotation: Any) -> str:
+    arguments = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if get_origin(annotation) is tuple:
+        return "text, or a list of texts"
+    if get_origin(annotation) is dict:
+        return "mapping of text to text"
+    if NoneType in arguments:
+        (inner,) = (each for each in arguments if each is not NoneType)
+        return _kind(inner)
+    return _WORDS[annotation]
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None or value == {}:
+        return "none"
+    if name.endswith("_bytes"):
+        return f"`{value >> 20}MB`"
+    return f"`{str(value).lower()}`"
+
+
+def renewed(document: str) -> str:
+    """A document with the table between its marks."""
+    before, _, rest = document.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise ValueError(f"the document lacks the marks {BEGIN!r} and {END!r}")
+    return before + BEGIN + table() + mark + after
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(renewed(DOCUMENT.read_text("utf-8")), "utf-8")
