@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from cachelib.canonical import digest_of, seal, unseal
+from cachelib.coverage import merge as merge_coverage
+from cachelib.coverage import segments as coverage_segments
 from cachelib.digest import EMPTY, Digest, fold
 from cachelib.errors import CacheNotFound, CorruptData, IncompatibleCache, StorageError
 from cachelib.ragged import offsets_of
@@ -182,13 +184,18 @@ class Commit:
                 "upgrade Forebay to read it"
             )
         rest = {key: v for key, v in value.items() if key != "format"}
-        return cls(
-            **{
-                **rest,
-                "schema": Schema.from_json(value["schema"]),
-                "entries": Entries.from_json(value["entries"]),
-            }
-        )
+        try:
+            return cls(
+                **{
+                    **rest,
+                    "schema": Schema.from_json(value["schema"]),
+                    "entries": Entries.from_json(value["entries"]),
+                }
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise IncompatibleCache(
+                f"{where} says what this Forebay does not know ({error}): upgrade Forebay"
+            ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,18 +316,46 @@ class Ledger:
         segments = [] if commit.base is None else self.segments(commit.base["segments"])
         since = self.commits(first, version + 1)
         entries = Entries.concatenate([*segments, *(c.entries for c in since)])
-        return Snapshot.of(commit, entries)
+        snapshot = Snapshot.of(commit, entries)
+        self._check(snapshot, version)
+        return snapshot
+
+    def _check(self, snapshot: Snapshot, version: int) -> None:
+        """Check that a commit is the one asked for and that its shards add up to its totals."""
+        totals = snapshot.commit.totals
+        found = {
+            "version": snapshot.version,
+            "rows": snapshot.rows,
+            "shards": len(snapshot.entries),
+            "elements": {f: int(bases[-1]) for f, bases in snapshot.element_bases.items()},
+        }
+        for name, value in found.items():
+            expected = version if name == "version" else totals[name]
+            if value != expected:
+                raise CorruptData(
+                    f"{self.storage.where(commit_key(version))}: its shards add up to {name} "
+                    f"{value}, expected {expected}"
+                )
 
     def segments(self, names: Sequence[str]) -> list[Entries]:
-        return [Entries.from_json(value) for value in self._checkpointed(names)]
+        return [Entries.from_json(value) for value in self.checkpointed(names)]
 
-    def _checkpointed(self, names: Sequence[str]) -> list[Any]:
+    def checkpointed(self, names: Sequence[str]) -> list[Any]:
+        """The objects that commits refer to by these names, read concurrently.
+
+        Raises:
+            CorruptData: one is missing, damaged, or not the one that its name says.
+        """
         keys = [f"_ledger/checkpoint/{name}.json" for name in names]
         values = []
         for key, data in zip(keys, self.storage.read_many(keys), strict=True):
+            where = self.storage.where(key)
             if data is None:
-                raise CorruptData(f"{self.storage.where(key)} is missing, though a commit names it")
-            values.append(unseal(data, self.storage.where(key)))
+                raise CorruptData(f"{where} is missing, though a commit names it")
+            value = unseal(data, where)
+            if f"_ledger/checkpoint/{digest_of(value)}.json" != key:
+                raise CorruptData(f"{where} is named by a digest that is not its own")
+            values.append(value)
         return values
 
     def put_object(self, value: Any) -> str:
@@ -347,7 +382,7 @@ class Ledger:
         commits = self.commits(first, snapshot.version + 1)
         names = [] if base is None else list(base["coverage"])
         names += [c.coverage for c in commits if c.coverage is not None]
-        return self._checkpointed(names)
+        return self.checkpointed(names)
 
     def checkpoint(self, snapshot: Snapshot) -> dict[str, Any]:
         """Store a snapshot's entries and coverage as segments; returns a commit's ``base``."""
@@ -358,7 +393,12 @@ class Ledger:
                 self.put_object(entries.slice(first, first + size).to_json())
                 for first in range(0, len(entries), size)
             ],
-            "coverage": [self.put_object(delta) for delta in self.coverage_deltas(snapshot)],
+            "coverage": [
+                self.put_object(segment)
+                for segment in coverage_segments(
+                    merge_coverage(self.coverage_deltas(snapshot)), SEGMENT_ENTRIES
+                )
+            ],
         }
 
 
@@ -375,7 +415,16 @@ def follow(
     seals: bool = False,
     finished: bool = False,
 ) -> Commit:
-    """The commit that adds manifests, in the order given, after a parent; it is not put yet."""
+    """The commit that adds manifests, in the order given, after a parent; it is not put yet.
+
+    Raises:
+        IncompatibleCache: the schema is not the parent's: shards of both could not be read alike.
+    """
+    if parent is not None and parent.commit.schema != schema:
+        raise IncompatibleCache(
+            f"{ledger.storage.url} has the schema {parent.commit.schema.to_json()}, "
+            f"not {schema.to_json()}"
+        )
     fields = [f.name for f in schema.fields if has_offsets(f)]
     entries = Entries.of(manifests, fields)
     version = 0 if parent is None else parent.version + 1

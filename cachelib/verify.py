@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from cachelib import coverage
 from cachelib.cache import Cache
 from cachelib.canonical import digest_of, unseal
 from cachelib.digest import EMPTY, Digest, digest_rows, fold
@@ -273,7 +274,14 @@ def _check_base(
         yield Problem(place, f"has a checkpoint of version {base['version']}, not {chain.version}")
     elif found.to_json() != Entries.concatenate(chain.parts).to_json():
         yield Problem(place, "has a checkpoint that does not hold the shards of the commits before")
-    elif base["coverage"] != chain.coverage:
+        return
+    try:
+        taken = coverage.merge(ledger.checkpointed(base["coverage"]))
+        expected = coverage.merge(ledger.checkpointed(chain.coverage))
+    except CorruptData as error:
+        yield Problem("", str(error))
+        return
+    if taken != expected:
         yield Problem(place, "has a checkpoint with another coverage than the commits before")
 
 

@@ -10,11 +10,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cachelib import coverage
 from cachelib.errors import ForebayError, IncompatibleCache, LedgerConflict
 from cachelib.ledger import Commit, Ledger, Snapshot, add_counts
 from cachelib.shard import attempt_prefix
 from cachelib.storage import Storage
-from pipelines import coverage
 from pipelines.commit import commits_of, finish
 from pipelines.config import BuildConfig, build_config
 from pipelines.plan import Plan, Work, check_unchanged, make_splits, make_waves, remaining

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from cachelib.canonical import digest, digest_of
+from cachelib.coverage import Coverage
 from cachelib.errors import SourceChanged
 from cachelib.schema import Schema
-from pipelines.coverage import Coverage
 from pipelines.sources.records import Reading, Source
 
 SPLIT_BYTES = 64 << 20

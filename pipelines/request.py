@@ -61,26 +61,26 @@ class Request:
 def inquire(config: BuildConfig, discovery: Discovery | None = None) -> Request:
     """Find out what planning needs: the sources, the tokenizer, and whether the cache fits."""
     storage = Storage.at(config.to)
-    reading = Reading(config.text_field, tuple(config.keep.items()), config.invalid_unicode)
+    reading = Reading(config.text_field, tuple(sorted(config.keep.items())), config.invalid_unicode)
     files = load_tokenizer(config.tokenizer)
     if discovery is None:
         discovery = discover(config.inputs, format=config.format)
     sample = _sample(discovery, reading)
     prepared = prepare(files, Policy(config.bos, config.eos), config.engine, sample)
     encoder = open_encoder(files, prepared)
-    request = Request(
+    identity = _identity(reading, prepared)
+    schema = text_schema(prepared.identity.dtype.name, reading.keep)
+    return Request(
         config=config,
         storage=storage,
         discovery=discovery,
         reading=reading,
         files=files,
         prepared=prepared,
-        schema=text_schema(prepared.identity.dtype.name, reading.keep),
-        identity=_identity(reading, prepared),
+        schema=_fitting_schema(storage, schema, identity),
+        identity=identity,
         tokens_per_byte=_tokens_per_byte(encoder, sample),
     )
-    _check_fits(request)
-    return request
 
 
 def _sample(discovery: Discovery, reading: Reading) -> pa.LargeStringArray:
@@ -102,29 +102,39 @@ def _tokens_per_byte(encoder: Encoder, sample: pa.LargeStringArray) -> float:
     return len(encoder.encode(sample).values) / size if size else 0.0
 
 
-def _check_fits(request: Request) -> None:
-    """Refuse to add rows that are made in another way than those of the cache.
+def _fitting_schema(storage: Storage, schema: Schema, identity: dict[str, Any]) -> Schema:
+    """The schema of new rows: that of the cache, where there is one, chunk sizes included.
 
     Raises:
-        IncompatibleCache: saying what differs.
+        IncompatibleCache: the cache's rows were made in another way; says what differs.
     """
-    ledger = Ledger(request.storage)
+    ledger = Ledger(storage)
     head = ledger.head()
     if head is None:
-        return
+        return schema
     commit = ledger.commit(head)
-    url = request.storage.url
-    theirs, ours = commit.identity, request.identity
-    if theirs.get("processor") != ours["processor"]:
-        raise IncompatibleCache(f"{url} holds rows made by {theirs.get('processor')!r}")
-    check_same(Identity.from_json(theirs["tokenizer"]), request.prepared.identity, url)
-    if theirs["reading"] != ours["reading"]:
-        different = [
-            f"{key} is {value!r}, the cache has {theirs['reading'].get(key)!r}"
-            for key, value in ours["reading"].items()
-            if value != theirs["reading"].get(key)
-        ]
-        raise IncompatibleCache(f"{url}: its records were read in another way: {different}")
+    theirs = commit.identity
+    if theirs.get("processor") != identity["processor"]:
+        raise IncompatibleCache(f"{storage.url} holds rows made by {theirs.get('processor')!r}")
+    check_same(
+        Identity.from_json(theirs["tokenizer"]),
+        Identity.from_json(identity["tokenizer"]),
+        storage.url,
+    )
+    different = [
+        f"{key} is {value!r}, the cache has {theirs['reading'].get(key)!r}"
+        for key, value in identity["reading"].items()
+        if value != theirs["reading"].get(key)
+    ]
+    if different:
+        raise IncompatibleCache(
+            f"{storage.url}: its records were read in another way: {'; '.join(different)}"
+        )
+    if commit.schema.meaning != schema.meaning:
+        raise IncompatibleCache(
+            f"{storage.url} has the fields {commit.schema.to_json()}, not {schema.to_json()}"
+        )
+    return commit.schema
 
 
 def _identity(reading: Reading, prepared: Prepared) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pytest
 
 import cachelib
 from cachelib.canonical import seal
+from cachelib.coverage import Taken, merge
 from cachelib.digest import Digest, fold
 from cachelib.errors import CacheNotFound, CorruptData, IncompatibleCache
 from cachelib.ledger import (
@@ -60,7 +61,12 @@ def following(ledger: Ledger, parent: Snapshot | None, *manifests: Manifest, **m
             "schema": TOKENS,
             "identity": {"processor": "test"},
             "manifests": manifests,
-            "coverage": {"source": [m.shard for m in manifests]},
+            "coverage": {
+                "source": [m.shard for m in manifests],
+                "version": ["1" for _ in manifests],
+                "ranges": [[[0, 9]] for _ in manifests],
+                "extent": [9 for _ in manifests],
+            },
             **more,
         },
     )
@@ -281,7 +287,9 @@ def test_checkpoints_stand_for_the_commits_before(
         assert found.commit.base["version"] == version // CHECKPOINT_EVERY * CHECKPOINT_EVERY - 1
         assert reads == 3 + version % CHECKPOINT_EVERY
     deltas = ledger.coverage_deltas(found)
-    assert [delta["source"] for delta in deltas] == [[f"s{v}"] for v in range(version + 1)]
+    taken = Taken("1", ((0, 9),), 9)
+    assert merge(deltas) == {f"s{v}": taken for v in range(version + 1)}
+    assert len(deltas) <= CHECKPOINT_EVERY + 1
 
 
 def test_the_commit_before_may_be_read_through_its_checkpoint(
@@ -367,3 +375,41 @@ def test_a_snapshot_stays_what_it_is(tmp_path: Path) -> None:
 def test_counts_add_up() -> None:
     assert add_counts([{"b": 1}, {}, {"a": 2, "b": 3}]) == {"a": 2, "b": 4}
     assert list(add_counts([{"b": 1}, {"a": 2}])) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"operation": "compact"}, IncompatibleCache, "operation 'compact'"),
+        ({"eras": []}, IncompatibleCache, "eras"),
+        ({"version": 7}, CorruptData, "version 7, expected 0"),
+        ({"totals": {"rows": 99}}, CorruptData, "rows 3, expected 99"),
+        ({"totals": {"elements": {"tokens": 1}}}, CorruptData, "elements"),
+        ({"totals": {"shards": 2}}, CorruptData, "shards 1, expected 2"),
+    ],
+)
+def test_a_commit_that_cannot_be_meant_is_refused(
+    tmp_path: Path, change: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    ledger = Ledger(Storage.at(tmp_path))
+    value = following(ledger, None, manifest("s0", 3, 0)).to_json()
+    for key, new in change.items():
+        value[key] = {**value[key], **new} if isinstance(new, dict) else new
+    ledger.storage.write(commit_key(0), seal(value))
+    with pytest.raises(error, match=said):
+        ledger.snapshot()
+
+
+def test_an_object_under_another_name_than_its_digest_is_refused(tmp_path: Path) -> None:
+    ledger = Ledger(Storage.at(tmp_path))
+    ledger.storage.write("_ledger/checkpoint/00.json", seal({"source": []}))
+    with pytest.raises(CorruptData, match="not its own"):
+        ledger.checkpointed(["00"])
+
+
+def test_another_schema_than_the_cache_has_is_refused(tmp_path: Path) -> None:
+    ledger = Ledger(Storage.at(tmp_path))
+    ledger.append(following(ledger, None, manifest("s0", 3, 0)))
+    other = Schema(tuple(replace(f, chunk=f.chunk // 2) for f in TOKENS.fields))
+    with pytest.raises(IncompatibleCache, match="has the schema"):
+        following(ledger, ledger.snapshot(), manifest("s1", 3, 0), schema=other)

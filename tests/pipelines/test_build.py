@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import cachelib
+from cachelib import schema
 from cachelib.errors import (
     BuildFailed,
     CacheNotFound,
@@ -136,6 +137,23 @@ def test_more_files_are_appended(options: dict[str, Any], corpus: Path) -> None:
     both = rows_of(options["to"])
     assert both["tokens"][:500] == first["tokens"]
     assert [bytes(i).decode() for i in both["id"][500:]] == [f"r{i}" for i in range(900, 907)]
+
+
+def test_an_append_keeps_the_chunks_of_the_cache(
+    options: dict[str, Any], corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(**options)
+    first = rows_of(options["to"])
+    monkeypatch.setattr(schema, "CHUNK_BYTES", schema.CHUNK_BYTES // 2)
+    write_jsonl(corpus / "z.jsonl", sentences(7, 2), 900)
+    build(**options)
+    assert rows_of(options["to"])["tokens"][:500] == first["tokens"]
+
+
+def test_the_order_of_kept_fields_does_not_matter(options: dict[str, Any]) -> None:
+    build(**options)
+    turned = dict(reversed(options["keep"].items()))
+    assert build(**{**options, "keep": turned}).records == 0
 
 
 def test_a_changed_source_is_refused_or_left_out(options: dict[str, Any], corpus: Path) -> None:

@@ -6,7 +6,7 @@ moved folder, with another split size or after an upgrade.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,13 +81,25 @@ def delta(covers: Iterable[Cover], versions: Mapping[str, str]) -> dict[str, Any
         ranges.setdefault(cover.source, []).append((cover.start, cover.stop))
         if cover.ends:
             extents[cover.source] = cover.stop
-    names = sorted(ranges)
+    return columns({n: Taken(versions[n], union(ranges[n]), extents.get(n)) for n in ranges})
+
+
+def columns(coverage: Coverage) -> dict[str, Any]:
+    """Coverage as a coverage object: columnar, sorted by source name."""
+    names = sorted(coverage)
     return {
         "source": names,
-        "version": [versions[name] for name in names],
-        "ranges": [[list(r) for r in union(ranges[name])] for name in names],
-        "extent": [extents.get(name) for name in names],
+        "version": [coverage[name].version for name in names],
+        "ranges": [[list(r) for r in coverage[name].ranges] for name in names],
+        "extent": [coverage[name].extent for name in names],
     }
+
+
+def segments(coverage: Coverage, size: int) -> Iterator[dict[str, Any]]:
+    """Coverage as coverage objects of at most `size` sources each."""
+    names = sorted(coverage)
+    for first in range(0, len(names), size):
+        yield columns({name: coverage[name] for name in names[first : first + size]})
 
 
 def merge(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Taken]:
@@ -98,8 +110,8 @@ def merge(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Taken]:
     """
     whole: dict[str, Taken] = {}
     for each in deltas:
-        columns = (each["source"], each["version"], each["ranges"], each["extent"])
-        for name, version, ranges, extent in zip(*columns, strict=True):
+        rows = (each["source"], each["version"], each["ranges"], each["extent"])
+        for name, version, ranges, extent in zip(*rows, strict=True):
             new = tuple((start, stop) for start, stop in ranges)
             old = whole.get(name, Taken(version, (), None))
             if old.version != version:
