@@ -236,10 +236,10 @@ def _head(options: argparse.Namespace) -> int:
 
 def _decoder(cache: Cache) -> Callable[[Sequence[int]], str] | None:
     """Ids to text by the tokenizer that a cache carries; None, and why, where that cannot be."""
-    content = (cache.snapshot.commit.identity.get("tokenizer") or {}).get("content")
-    if content is None:
+    files = cache.snapshot.commit.identity.get("files") or {}
+    key = next((key for key in files if key.endswith("/tokenizer.json")), None)
+    if key is None:
         return None
-    key = f"tokenizer/{content}/tokenizer.json"
     try:
         from tokenizers import Tokenizer
     except ImportError:

@@ -16,7 +16,7 @@ import numpy as np
 
 from cachelib import coverage
 from cachelib.cache import Cache
-from cachelib.canonical import digest_of, unseal
+from cachelib.canonical import digest, digest_of, unseal
 from cachelib.digest import EMPTY, Digest, digest_rows, fold
 from cachelib.errors import CacheNotFound, CorruptData, ForebayError
 from cachelib.ledger import Commit, Entries, Ledger, add_counts, commit_key
@@ -239,11 +239,11 @@ def _events(storage: Storage, ledger: Ledger, last: int) -> Iterator[Problem | _
             yield from _check_base(ledger, place, found.base, chain)
         chain.add(found)
         whole = len(_sizes(found.entries)) == 1
-        for index, digest in enumerate(found.entries.digests if whole else ()):
-            yield _Shard(Scan.of(storage, found.schema, found.entries, index), digest)
+        for index, content in enumerate(found.entries.digests if whole else ()):
+            yield _Shard(Scan.of(storage, found.schema, found.entries, index), content)
         yield _End(found)
     if chain.identity is not None:
-        yield from _check_tokenizer(storage, chain.identity)
+        yield from _check_files(storage, chain.identity)
 
 
 def _commits(storage: Storage, last: int) -> Iterator[tuple[int, Commit | Problem]]:
@@ -285,20 +285,14 @@ def _check_base(
         yield Problem(place, "has a checkpoint with another coverage than the commits before")
 
 
-def _check_tokenizer(storage: Storage, identity: Mapping[str, Any]) -> Iterator[Problem]:
-    """Whether the tokenizer that decodes the rows is there and is JSON."""
-    content = (identity.get("tokenizer") or {}).get("content")
-    if content is None:
-        return
-    key = f"tokenizer/{content}/tokenizer.json"
-    data = storage.read(key)
-    if data is None:
-        yield Problem(storage.where(key), "is missing: rows cannot be decoded to text")
-        return
-    try:
-        json.loads(data)
-    except ValueError as error:
-        yield Problem(storage.where(key), f"is damaged: {error}")
+def _check_files(storage: Storage, identity: Mapping[str, Any]) -> Iterator[Problem]:
+    """Whether the files that an identity names, such as the tokenizer's, are what was stored."""
+    files = identity.get("files") or {}
+    for key, data in zip(files, storage.read_many(files), strict=True):
+        if data is None:
+            yield Problem(storage.where(key), "is missing")
+        elif digest(data) != files[key]:
+            yield Problem(storage.where(key), f"has digest {digest(data)}, not {files[key]}")
 
 
 @dataclass

@@ -21,7 +21,7 @@ from pipelines.plan import Plan, Work, check_unchanged, make_splits, make_waves,
 from pipelines.progress import Progress, Watcher
 from pipelines.request import Request, inquire
 from pipelines.sources import discover
-from pipelines.tasks import Job, load_plan, plan_key, plans_after, put_tokenizer, take_failure
+from pipelines.tasks import Job, load_plan, plan_key, plans_after, take_failure, tokenizer_objects
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,8 @@ def _carry_out(
     assert plan is not None
     storage, config = request.storage, request.config
     name = plan.name
-    put_tokenizer(storage, request.files)
+    for key, data in tokenizer_objects(request.files).items():
+        storage.put_if_absent(key, data)
     storage.put_json(plan_key(name), plan.to_json())
     ledger = Ledger(storage)
     roots = _roots(request, plan)

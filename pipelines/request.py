@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cachelib.canonical import canonical
+from cachelib.canonical import canonical, digest
 from cachelib.errors import IncompatibleCache, SourceError
 from cachelib.ledger import Ledger
 from cachelib.schema import Schema
@@ -17,6 +17,7 @@ from pipelines.columns import text_schema
 from pipelines.config import BuildConfig
 from pipelines.sources import Discovery, discover, read, url_of
 from pipelines.sources.records import Reading
+from pipelines.tasks import tokenizer_objects
 from pipelines.tokenization import (
     Encoder,
     Identity,
@@ -68,7 +69,7 @@ def inquire(config: BuildConfig, discovery: Discovery | None = None) -> Request:
     sample = _sample(discovery, reading)
     prepared = prepare(files, Policy(config.bos, config.eos), config.engine, sample)
     encoder = open_encoder(files, prepared)
-    identity = _identity(reading, prepared)
+    identity = _identity(reading, prepared, files)
     schema = text_schema(prepared.identity.dtype.name, reading.keep)
     return Request(
         config=config,
@@ -137,13 +138,14 @@ def _fitting_schema(storage: Storage, schema: Schema, identity: dict[str, Any]) 
     return commit.schema
 
 
-def _identity(reading: Reading, prepared: Prepared) -> dict[str, Any]:
+def _identity(reading: Reading, prepared: Prepared, files: TokenizerFiles) -> dict[str, Any]:
     """How rows are made, as it is after a round trip through JSON."""
     identity = {
         "processor": "tokens",
         "reading": asdict(reading),
         "tokenizer": prepared.identity.to_json(),
         "engines": dict(prepared.versions),
+        "files": {key: digest(data) for key, data in tokenizer_objects(files).items()},
     }
     round_trip: dict[str, Any] = json.loads(canonical(identity))
     return round_trip

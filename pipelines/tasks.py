@@ -8,12 +8,12 @@ are left to the engine, which may try the task again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import cachelib.errors
-from cachelib.canonical import seal
+from cachelib.canonical import digest, digest_of, seal
 from cachelib.errors import CorruptData, ForebayError, StorageError
 from cachelib.shard import Manifest
 from cachelib.storage import Storage
@@ -67,23 +67,31 @@ def plans_after(storage: Storage, version: int) -> list[str]:
     return [key.removeprefix("_plans/").removesuffix(".json") for key in storage.list(prefix)]
 
 
-def put_tokenizer(storage: Storage, files: TokenizerFiles) -> None:
-    """Store a tokenizer's files in the cache, in a folder named by their digest."""
-    for name, data in files.to_files().items():
-        storage.put_if_absent(f"{tokenizer_prefix(files.digest)}{name}", data)
+def tokenizer_objects(files: TokenizerFiles) -> dict[str, bytes]:
+    """A tokenizer's files by the keys under which a cache keeps them.
+
+    They lie in a folder named by the digest of all of them, so that two tokenizers never mix.
+    """
+    named = {name: digest(data) for name, data in files.to_files().items()}
+    return {f"tokenizer/{digest_of(named)}/{n}": data for n, data in files.to_files().items()}
 
 
-def tokenizer_prefix(content: str) -> str:
-    return f"tokenizer/{content}/"
+def read_tokenizer(storage: Storage, files: Mapping[str, str]) -> TokenizerFiles:
+    """The tokenizer whose files an identity names.
 
+    Args:
+        files: digest of each file by its key.
 
-def read_tokenizer(storage: Storage, content: str) -> TokenizerFiles:
-    """The tokenizer of a content digest that a cache carries."""
-    prefix = tokenizer_prefix(content)
-    keys = storage.list(prefix)
-    files = dict(zip(keys, storage.read_many(keys), strict=True))
-    present = {key.removeprefix(prefix): data for key, data in files.items() if data is not None}
-    return TokenizerFiles.from_files(present, storage.where(prefix))
+    Raises:
+        CorruptData: a file is missing, or is not the one that was stored.
+    """
+    found = {}
+    for key, data in zip(files, storage.read_many(files), strict=True):
+        if data is None or digest(data) != files[key]:
+            state = "missing" if data is None else f"damaged (digest {digest(data)})"
+            raise CorruptData(f"{storage.where(key)} is {state}, expected digest {files[key]}")
+        found[key.split("/", 2)[2]] = data
+    return TokenizerFiles.from_files(found, storage.where("tokenizer/"))
 
 
 @functools.lru_cache(maxsize=4)
@@ -91,7 +99,7 @@ def _workplace(cache: str, name: str, roots: tuple[str, ...]) -> Workplace:
     storage = Storage(cache)
     plan = load_plan(cache, name)
     prepared = Prepared.from_json(plan.tokenizer)
-    encoder = open_encoder(read_tokenizer(storage, prepared.identity.content), prepared)
+    encoder = open_encoder(read_tokenizer(storage, plan.identity["files"]), prepared)
     return Workplace(storage, plan, name, roots, encoder)
 
 

@@ -15,7 +15,14 @@ from cachelib.ragged import Ragged
 from cachelib.schema import Field, Schema
 from cachelib.shard import publish
 from cachelib.storage import Storage
-from tests.cachelib.helpers import Columns, append_commit, take, write_shard
+from tests.cachelib.helpers import (
+    TOKENIZER,
+    Columns,
+    append_commit,
+    take,
+    with_tokenizer,
+    write_shard,
+)
 
 VERSION_1 = Path(__file__).with_name("golden-1")
 
@@ -28,7 +35,8 @@ SCHEMA = Schema(
         Field("time", "int64"),
     )
 )
-IDENTITY = {"processor": "tokens", "tokenizer": {"content": "0123456789abcdef"}}
+MODEL = b'{"model":{}}'
+IDENTITY = with_tokenizer({"processor": "tokens"}, MODEL)
 
 
 def rows() -> Columns:
@@ -49,7 +57,7 @@ def rows() -> Columns:
 def write(folder: Path) -> None:
     """Two commits and the finish: a shard of three rows, and one with a reject and no row."""
     storage = Storage.at(folder)
-    storage.write("tokenizer/0123456789abcdef/tokenizer.json", b'{"model":{}}')
+    storage.write(TOKENIZER, MODEL)
     whole = write_shard(storage, SCHEMA, "a" * 32, rows())
     append_commit(storage, SCHEMA, [publish(storage, whole)], identity=IDENTITY)
     none = take(rows(), slice(0, 0))

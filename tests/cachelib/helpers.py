@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cachelib.canonical import digest
 from cachelib.digest import digest_rows
 from cachelib.ledger import Commit, Ledger, follow
 from cachelib.ragged import Ragged
@@ -150,6 +151,15 @@ def coverage_of(manifests: Sequence[Manifest]) -> dict[str, Any] | None:
         "ranges": [ranges[name] for name in names],
         "extent": [None] * len(names),
     }
+
+
+TOKENIZER = "tokenizer/abc/tokenizer.json"
+"""Where the tests keep what stands for a tokenizer."""
+
+
+def with_tokenizer(identity: Mapping[str, Any], data: bytes) -> dict[str, Any]:
+    """An identity that names a file of this content as its tokenizer."""
+    return {**identity, "files": {TOKENIZER: digest(data)}}
 
 
 def append_commit(

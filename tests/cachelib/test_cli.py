@@ -18,7 +18,14 @@ from cachelib.ledger import Ledger, commit_key
 from cachelib.ragged import Ragged
 from cachelib.schema import Field, Schema
 from cachelib.storage import Storage
-from tests.cachelib.helpers import Columns, append_commit, take, write_cache
+from tests.cachelib.helpers import (
+    TOKENIZER,
+    Columns,
+    append_commit,
+    take,
+    with_tokenizer,
+    write_cache,
+)
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = Schema(
@@ -60,13 +67,14 @@ def rows() -> Columns:
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("cli")
-    storage = write_cache(
-        path, SCHEMA, rows(), [[1], [2]], rejects=["not\tJSON"], identity=IDENTITY
-    )
     words = {word: index for index, word in enumerate(VOCABULARY)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="the"))
-    storage.write("tokenizer/abc/tokenizer.json", tokenizer.to_str().encode())
-    append_commit(storage, SCHEMA, [], identity=IDENTITY, finish=True)
+    data = Tokenizer(models.WordLevel(words, unk_token="the")).to_str().encode()
+    identity = with_tokenizer(IDENTITY, data)
+    storage = write_cache(
+        path, SCHEMA, rows(), [[1], [2]], rejects=["not\tJSON"], identity=identity
+    )
+    storage.write(TOKENIZER, data)
+    append_commit(storage, SCHEMA, [], identity=identity, finish=True)
     return str(path)
 
 
@@ -111,7 +119,7 @@ def test_ls_as_json(cache: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["finished"] is True
     assert found["totals"]["rows"] == 3
     assert Schema.from_json(found["schema"]) == SCHEMA
-    assert found["identity"] == IDENTITY
+    assert found["identity"] == {**IDENTITY, "files": found["identity"]["files"]}
     assert [c["operation"] for c in found["commits"]] == ["create", "append", "finish"]
     assert found["commits"][1]["elements"]["tokens"] == 8000
     assert found["commits"][1]["rejects"] == {"not\tJSON": 1}
@@ -167,9 +175,9 @@ def test_head_without_tokenizers_shows_ids(
 def test_head_with_a_damaged_tokenizer_shows_ids(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: bytes | None
 ) -> None:
-    write_cache(tmp_path, SCHEMA, rows(), [[3]], identity=IDENTITY)
+    write_cache(tmp_path, SCHEMA, rows(), [[3]], identity=with_tokenizer(IDENTITY, b"right"))
     if damage is not None:
-        Storage.at(tmp_path).write("tokenizer/abc/tokenizer.json", damage)
+        Storage.at(tmp_path).write(TOKENIZER, damage)
     status, out, err = run(capsys, "head", str(tmp_path), "-n", "1")
     assert status == 0
     assert "tokens  2 values: [0 1]" in out

@@ -18,7 +18,13 @@ from cachelib.errors import ForebayError
 from cachelib.schema import Field, Schema
 from cachelib.storage import Storage
 from cachelib.verify import Problem, verify
-from tests.cachelib.helpers import append_commit, random_columns, write_cache
+from tests.cachelib.helpers import (
+    TOKENIZER,
+    append_commit,
+    random_columns,
+    with_tokenizer,
+    write_cache,
+)
 
 SCHEMA = Schema(
     (
@@ -28,7 +34,8 @@ SCHEMA = Schema(
 )
 COLUMNS = random_columns(SCHEMA, [3, 0, 9, 1, 0, 2], seed=1)
 DIGEST = digest_rows(SCHEMA, COLUMNS)
-IDENTITY = {"tokenizer": {"content": "abc"}}
+MODEL = b'{"model": {}}'
+IDENTITY = with_tokenizer({}, MODEL)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +45,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     storage = write_cache(
         path, SCHEMA, COLUMNS, [[2], [3, 0, 1]], rejects=["bad", "bad"], identity=IDENTITY
     )
-    storage.write("tokenizer/abc/tokenizer.json", b'{"model": {}}')
+    storage.write(TOKENIZER, MODEL)
     append_commit(storage, SCHEMA, [], identity=IDENTITY, finish=True)
     assert list(verify(storage)) == []
     return path
@@ -90,7 +97,7 @@ def outcome(path: Path) -> tuple[str, list[Problem]]:
 
 
 # Damage to these changes no row and cannot be told: a hint, and copies of rejects for people.
-HARMLESS = ("_ledger/head", "rejects.jsonl", "tokenizer.json")
+HARMLESS = ("_ledger/head", "rejects.jsonl")
 
 
 def check(path: Path, key: str, what: str) -> None:

@@ -24,12 +24,14 @@ from cachelib.storage import Storage
 from cachelib.verify import Progress, difference, verify
 from tests.cachelib.helpers import (
     EVERY_KIND,
+    TOKENIZER,
     TOKENS,
     Columns,
     append_commit,
     coverage_of,
     random_columns,
     take,
+    with_tokenizer,
     write_cache,
     write_shard,
 )
@@ -312,11 +314,12 @@ def test_offsets_that_run_wrong_are_named(tmp_path: Path) -> None:
 
 def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     columns = random_columns(TOKENS, [1], 0)
-    identity = {"tokenizer": {"content": "abc"}}
-    storage = write_cache(tmp_path, TOKENS, columns, [[1]], identity=identity)
+    storage = write_cache(tmp_path, TOKENS, columns, [[1]], identity=with_tokenizer({}, b"{}"))
     assert any("abc/tokenizer.json: is missing" in problem for problem in found(storage))
-    storage.write("tokenizer/abc/tokenizer.json", b"{")
-    assert any("abc/tokenizer.json: is damaged" in problem for problem in found(storage))
+    storage.write(TOKENIZER, b"[]")
+    assert any("abc/tokenizer.json: has digest" in problem for problem in found(storage))
+    storage.write(TOKENIZER, b"{}")
+    assert found(storage) == []
 
 
 def test_caches_of_the_same_rows_do_not_differ(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from cachelib.storage import Storage
 from pipelines import launcher, tasks, worker
 from pipelines.config import build_config
 from pipelines.sources.records import Records, Reject
-from pipelines.tasks import plan_key, put_tokenizer
+from pipelines.tasks import plan_key, tokenizer_objects
 from pipelines.worker import Workplace, write_splits
 from tests.pipelines.conftest import sentences, write_jsonl
 
@@ -39,7 +39,8 @@ def workplace(inputs: list[str], tokenizer: str, to: Path, split_bytes: int = SP
     request = launcher.inquire(config)
     plan = launcher.next_plan(request).plan
     assert plan is not None
-    put_tokenizer(request.storage, request.files)
+    for key, data in tokenizer_objects(request.files).items():
+        request.storage.put_if_absent(key, data)
     request.storage.put_json(plan_key(plan.name), plan.to_json())
     return tasks._workplace(request.storage.url, plan.name, request.discovery.roots)
 
