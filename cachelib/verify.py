@@ -77,6 +77,7 @@ def verify(
 
     Raises:
         CacheNotFound: there is no cache, or no such version.
+        IncompatibleCache: a commit was written by a newer Forebay.
     """
     listed = _listed(storage)
     if not listed:
@@ -84,6 +85,7 @@ def verify(
     last = listed[-1] if version is None else version
     if not 0 <= last <= listed[-1]:
         raise CacheNotFound(f"{storage.url}: there is no version {version}, only 0 to {listed[-1]}")
+    yield from _check_hint(storage, listed[-1])
     yield from _walk(storage, Ledger(storage), last, progress)
 
 
@@ -259,6 +261,17 @@ def _commits(storage: Storage, last: int) -> Iterator[tuple[int, Commit | Proble
                 yield version, Commit.from_json(unseal(data, where), where)
             except CorruptData as error:
                 yield version, Problem("", str(error))
+
+
+def _check_hint(storage: Storage, newest: int) -> Iterator[Problem]:
+    """Whether the hint, which is written after its commit, names one that is not there."""
+    hint = storage.read("_ledger/head") or b""
+    if hint.isdigit() and len(hint) < 20 and int(hint) > newest:
+        yield Problem(
+            storage.where("_ledger/head"),
+            f"names version {int(hint)}, but the newest commit is {newest}: commits were lost, or "
+            "left out of a copy",
+        )
 
 
 def _check_base(

@@ -312,6 +312,24 @@ def test_offsets_that_run_wrong_are_named(tmp_path: Path) -> None:
         assert message in problems[0], problems
 
 
+def test_a_lost_newest_commit_is_told_by_the_hint(tmp_path: Path) -> None:
+    columns = random_columns(TOKENS, [1, 2], 0)
+    storage = write_cache(tmp_path, TOKENS, columns, [[1], [1]])
+    assert found(storage) == []
+    (tmp_path / "_ledger" / f"{1:020d}.json").unlink()
+    assert any("names version 1, but the newest commit is 0" in what for what in found(storage))
+
+
+def test_a_commit_of_a_newer_format_is_named(tmp_path: Path) -> None:
+    storage = write_cache(tmp_path, TOKENS, random_columns(TOKENS, [1], 0), [[1]])
+    key = f"_ledger/{0:020d}.json"
+    value = storage.read_json(key)
+    assert value is not None
+    storage.write(key, seal({**value, "operation": "retire"}))
+    with pytest.raises(IncompatibleCache, match="operation 'retire'"):
+        found(storage)
+
+
 def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     columns = random_columns(TOKENS, [1], 0)
     storage = write_cache(tmp_path, TOKENS, columns, [[1]], identity=with_tokenizer({}, b"{}"))
