@@ -79,7 +79,7 @@ def canonical_url(location: str | os.PathLike[str]) -> str:
     text = os.fspath(location)
     scheme, separator, rest = text.partition("://")
     if not separator:
-        return "file://" + str(Path(text).expanduser().resolve()) + "/"
+        return "file://" + str(Path(text).expanduser().resolve()).rstrip("/") + "/"
     if scheme not in ("file", "gs", "s3", "memory"):
         raise ValueError(f"{text!r}: caches live on file://, gs:// or s3://, not {scheme}://")
     return f"{scheme}://{rest.rstrip('/')}/"

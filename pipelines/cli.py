@@ -103,7 +103,7 @@ def _config(known: argparse.Namespace) -> BuildConfig:
         if name in BuildConfig.model_fields and value is not None and value != []
     }
     values: dict[str, Any] = {}
-    where = "forebay"
+    where = "options"
     inputs = given.get("inputs", [])
     if len(inputs) == 1 and inputs[0].endswith((".yaml", ".yml")):
         where = inputs[0]
@@ -162,7 +162,7 @@ def _print_plan(request: Request, planned: Planned) -> None:
         f"tokenizer  {request.prepared.identity.vocabulary:,} tokens, engine "
         f"{request.prepared.engine}, bos {edges.bos or 'none'}, eos {edges.eos or 'none'}"
     )
-    for note in request.prepared.notes:
+    for note in planned.notes:
         print(f"note       {note}")
     if planned.plan is None:
         print("work       none: the cache is up to date")

@@ -9,9 +9,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from cachelib.errors import ForebayError
+from cachelib.schema import Field as SchemaField
+from pipelines.columns import TOKENS
 from pipelines.plan import SPLIT_BYTES
 from pipelines.sources.records import FORMATS, KEEP_TYPES
 
@@ -74,6 +83,8 @@ class BuildConfig(BaseModel):
     @field_validator("inputs", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return tuple(f"{name}={pattern}" for name, pattern in value.items())
         return (value,) if isinstance(value, str) else value
 
     @field_validator("split_bytes", mode="before")
@@ -81,10 +92,19 @@ class BuildConfig(BaseModel):
     def _size(cls, value: Any) -> Any:
         return parse_size(value) if isinstance(value, str) else value
 
+    @field_validator("keep", mode="before")
+    @classmethod
+    def _names_alone(cls, value: Any) -> Any:
+        names = [value] if isinstance(value, str) else value
+        return dict.fromkeys(names, "str") if isinstance(names, list) else value
+
     @field_validator("keep")
     @classmethod
     def _keep_types(cls, value: dict[str, str]) -> dict[str, str]:
         for name, kind in value.items():
+            if name == TOKENS:
+                raise ValueError(f"{name}: this is the name of the token ids")
+            SchemaField(name, "uint8")
             if kind not in KEEP_TYPES:
                 raise ValueError(f"{name}: {kind!r} is none of {', '.join(KEEP_TYPES)}")
         return value
@@ -95,6 +115,12 @@ class BuildConfig(BaseModel):
         if value is not None and value not in FORMATS:
             raise ValueError(f"{value!r} is none of {', '.join(FORMATS)}")
         return value
+
+    @model_validator(mode="after")
+    def _keep_no_text(self) -> BuildConfig:
+        if self.text_field in self.keep:
+            raise ValueError(f"keep names {self.text_field!r}, which is the text field")
+        return self
 
 
 class ConfigError(ForebayError, ValueError):
@@ -132,6 +158,8 @@ def build_config(values: Mapping[str, Any], where: str = "build") -> BuildConfig
 
 def _sentence(problem: Any) -> str:
     name = ".".join(str(part) for part in problem["loc"])
+    if not name:
+        return str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         close = difflib.get_close_matches(name, BuildConfig.model_fields, 1)
         return f"unknown key {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")

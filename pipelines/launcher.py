@@ -19,8 +19,7 @@ from pipelines.commit import commits_of, finish
 from pipelines.config import BuildConfig, build_config
 from pipelines.plan import Plan, Work, check_unchanged, make_splits, make_waves, remaining
 from pipelines.progress import Progress, Watcher
-from pipelines.request import Request, inquire
-from pipelines.sources import discover
+from pipelines.request import Request, find_sources, inquire
 from pipelines.tasks import Job, load_plan, plan_key, plans_after, take_failure, tokenizer_objects
 
 
@@ -34,6 +33,7 @@ class Planned:
         waves_done: waves of it that are committed.
         reused: sources that are taken in already.
         changed: sources left out because they changed.
+        notes: what the user should know.
     """
 
     plan: Plan | None
@@ -41,6 +41,7 @@ class Planned:
     waves_done: int
     reused: int
     changed: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def build(
     config = build_config(values) if config is None else config
     began = time.monotonic()
     storage = Storage.at(config.to)
-    discovery = discover(config.inputs, format=config.format)
+    discovery = find_sources(config)
     # Importing Beam takes seconds; what comes before the first wave goes on meanwhile.
     importer = threading.Thread(target=importlib.import_module, args=("pipelines.runners",))
     if remaining(discovery.sources, _taken(Ledger(storage))).pieces:
@@ -103,7 +104,9 @@ def build(
     commits: list[Commit] = []
     size = 0
     working = time.monotonic()
+    notes: dict[str, None] = {}
     while (planned := next_plan(request)).plan is not None:
+        notes |= dict.fromkeys(planned.notes)
         if importer.ident is not None:
             importer.join()
         made = _carry_out(request, planned, show, beam_arguments)
@@ -113,7 +116,8 @@ def build(
     head = Ledger(request.storage).head()
     if config.finish and head is not None:
         finish(request.storage)
-    return _summary(request, planned, commits, size, seconds - began, seconds - working)
+    notes |= dict.fromkeys(planned.notes)
+    return _summary(request, tuple(notes), commits, size, seconds - began, seconds - working)
 
 
 def next_plan(request: Request) -> Planned:
@@ -131,18 +135,36 @@ def next_plan(request: Request) -> Planned:
     work = remaining(sources, taken)
     if request.config.changed == "error":
         check_unchanged(work, sources, taken)
+    notes = _notes(request, work)
     stored = _unfinished(request, ledger, snapshot, work)
     if stored is not None:
         plan, done = stored
-        return Planned(plan, True, done, work.reused, work.changed)
+        return Planned(plan, True, done, work.reused, work.changed, notes)
     if not work.pieces:
-        return Planned(None, False, 0, work.reused, work.changed)
+        return Planned(None, False, 0, work.reused, work.changed, notes)
     if snapshot is not None and snapshot.commit.finished and not request.config.reopen:
         raise IncompatibleCache(
             f"{request.storage.url} was marked complete at version {snapshot.version}, and "
             f"{len(work.pieces)} new pieces of sources were found; say reopen to add them"
         )
-    return Planned(_new_plan(request, snapshot, work.pieces), False, 0, work.reused, work.changed)
+    plan = _new_plan(request, snapshot, work.pieces)
+    return Planned(plan, False, 0, work.reused, work.changed, notes)
+
+
+def _notes(request: Request, work: Work) -> tuple[str, ...]:
+    notes = list(request.prepared.notes)
+    if work.changed:
+        notes.append(f"{len(work.changed)} sources changed since they were taken in; left out")
+    if work.twins:
+        new, old = work.twins[0]
+        notes.append(
+            f"{len(work.twins)} sources have the content of sources that are in the cache under "
+            f"other names ({new!r} is {old!r}) and are taken in, too. Names are paths relative to "
+            "an input's root: give the inputs as before if these are the same files"
+        )
+    if request.discovery.skipped:
+        notes.append(f"{len(request.discovery.skipped)} files below the inputs were left out")
+    return tuple(notes)
 
 
 def _taken(ledger: Ledger) -> coverage.Coverage:
@@ -253,7 +275,7 @@ def _carry_out(
 
 def _summary(
     request: Request,
-    planned: Planned,
+    notes: tuple[str, ...],
     commits: Sequence[Commit],
     size: int,
     seconds: float,
@@ -264,11 +286,6 @@ def _summary(
     totals: dict[str, Any] = (
         {"rows": 0, "elements": {}} if head is None else ledger.commit(head).totals
     )
-    notes = list(request.prepared.notes)
-    if planned.changed:
-        notes.append(f"{len(planned.changed)} sources changed since they were taken in; left out")
-    if request.discovery.skipped:
-        notes.append(f"{len(request.discovery.skipped)} files below the inputs were left out")
     return Summary(
         url=request.storage.url,
         version=-1 if head is None else head,
@@ -283,7 +300,7 @@ def _summary(
         stored_bytes=_stored_bytes(request.storage, commits),
         seconds=seconds,
         working=working,
-        notes=tuple(notes),
+        notes=notes,
     )
 
 

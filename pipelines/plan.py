@@ -165,11 +165,14 @@ class Work:
         pieces: in source order.
         reused: number of sources that are taken in already, wholly.
         changed: names of sources that changed since they were taken in.
+        twins: (name, other name) of sources to be read whose content was taken in under another
+            name; empty files are none.
     """
 
     pieces: tuple[Piece, ...]
     reused: int
     changed: tuple[str, ...]
+    twins: tuple[tuple[str, str], ...]
 
 
 def remaining(sources: Sequence[Source], coverage: Coverage) -> Work:
@@ -177,17 +180,21 @@ def remaining(sources: Sequence[Source], coverage: Coverage) -> Work:
     pieces: list[Piece] = []
     reused = 0
     changed = []
+    twins = []
+    names = {taken.version: name for name, taken in coverage.items()}
     for index, source in enumerate(sources):
         taken = coverage.get(source.name)
         if taken is None:
             pieces.append(Piece(index, 0, source.extent))
+            if source.version in names and source.size:
+                twins.append((source.name, names[source.version]))
         elif taken.version != source.version:
             changed.append(source.name)
         else:
             missing = taken.missing(source.extent)
             pieces += [Piece(index, start, stop) for start, stop in missing]
             reused += not missing
-    return Work(tuple(pieces), reused, tuple(changed))
+    return Work(tuple(pieces), reused, tuple(changed), tuple(twins))
 
 
 def check_unchanged(work: Work, sources: Sequence[Source], coverage: Coverage) -> None:

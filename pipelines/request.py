@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import os
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from cachelib.storage import Storage
 from pipelines.columns import text_schema
 from pipelines.config import BuildConfig
 from pipelines.sources import Discovery, discover, read, url_of
-from pipelines.sources.records import Reading
+from pipelines.sources.records import Reading, Source
 from pipelines.tasks import tokenizer_objects
 from pipelines.tokenization import (
     Encoder,
@@ -59,13 +60,41 @@ class Request:
     tokens_per_byte: float
 
 
+def find_sources(config: BuildConfig) -> Discovery:
+    """The sources asked for, without what the cache itself holds where it lies among them.
+
+    Raises:
+        SourceError: there are none, or the cache's place is a file.
+    """
+    discovery = discover(config.inputs, format=config.format)
+    place = Storage.at(config.to).local_path
+    if place is None:
+        return discovery
+    if place.exists() and not place.is_dir():
+        raise SourceError(f"{place}: the cache needs a folder, and this is a file; name another")
+    own = f"{place}{os.sep}"
+    inside = [source for source in discovery.sources if _url(discovery, source).startswith(own)]
+    if len(inside) == len(discovery.sources):
+        raise SourceError(f"all files that were found belong to the cache {place} itself")
+    own_files = [(_url(discovery, source), "part of the cache") for source in inside]
+    return replace(
+        discovery,
+        sources=tuple(source for source in discovery.sources if source not in set(inside)),
+        skipped=(*discovery.skipped, *own_files),
+    )
+
+
+def _url(discovery: Discovery, source: Source) -> str:
+    return url_of(discovery.roots[source.root], source).removeprefix("file://")
+
+
 def inquire(config: BuildConfig, discovery: Discovery | None = None) -> Request:
     """Find out what planning needs: the sources, the tokenizer, and whether the cache fits."""
     storage = Storage.at(config.to)
     reading = Reading(config.text_field, tuple(sorted(config.keep.items())), config.invalid_unicode)
     files = load_tokenizer(config.tokenizer)
     if discovery is None:
-        discovery = discover(config.inputs, format=config.format)
+        discovery = find_sources(config)
     sample = _sample(discovery, reading)
     prepared = prepare(files, Policy(config.bos, config.eos), config.engine, sample)
     encoder = open_encoder(files, prepared)

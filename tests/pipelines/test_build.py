@@ -139,6 +139,32 @@ def test_more_files_are_appended(options: dict[str, Any], corpus: Path) -> None:
     assert [bytes(i).decode() for i in both["id"][500:]] == [f"r{i}" for i in range(900, 907)]
 
 
+def test_content_under_another_name_is_taken_in_and_told(
+    options: dict[str, Any], corpus: Path
+) -> None:
+    build(**options)
+    summary = build(**{**options, "inputs": [f"again={corpus}"]})
+    assert summary.new_rows == 500
+    assert any("'again/a.jsonl' is 'a.jsonl'" in note for note in summary.notes)
+    assert build(**options).notes == ()
+
+
+def test_a_cache_among_its_sources_is_no_source(options: dict[str, Any], corpus: Path) -> None:
+    inside = {**options, "to": str(corpus / "cache")}
+    assert build(**inside).rows == 500
+    again = build(**inside)
+    assert again.records == 0
+    assert again.rows == 500
+    with pytest.raises(SourceError, match="belong to the cache"):
+        build(**{**inside, "inputs": [str(corpus / "cache" / "shards")]})
+
+
+def test_a_file_in_the_place_of_the_cache_is_named(options: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(SourceError, match="this is a file"):
+        build(**{**options, "to": str(tmp_path / "file")})
+
+
 def test_an_append_keeps_the_chunks_of_the_cache(
     options: dict[str, Any], corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

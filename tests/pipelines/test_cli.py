@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -144,6 +145,9 @@ def test_sizes() -> None:
         ({"max_reject_rat": 0.1}, "unknown key 'max_reject_rat'; did you mean 'max_reject_rate'?"),
         ({"max_reject_rate": 1.5}, "max_reject_rate is 1.5"),
         ({"keep": {"id": "string"}}, "id: 'string' is none of str, "),
+        ({"keep": {"tokens": "str"}}, "tokens: this is the name of the token ids"),
+        ({"keep": {"_source": "str"}}, "field name '_source'"),
+        ({"keep": {"text": "str"}}, "keep names 'text', which is the text field"),
         ({"format": "xml"}, "'xml' is none of jsonl, "),
         ({"inputs": []}, "inputs is"),
         ({"split_bytes": "4"}, "split_bytes is 4: "),
@@ -156,6 +160,33 @@ def test_bad_values_are_named(values: dict[str, object], said: str) -> None:
         build_config({**right, **values}, "build.yaml")
     assert "build.yaml: " in str(error.value)
     assert said in str(error.value)
+
+
+def test_short_ways_to_write_inputs_and_kept_fields() -> None:
+    right = {"inputs": {"web": "w/*.jsonl", "code": "c"}, "to": "y", "tokenizer": "z"}
+    config = build_config({**right, "keep": ["id", "url"]})
+    assert config.inputs == ("web=w/*.jsonl", "code=c")
+    assert config.keep == {"id": "str", "url": "str"}
+    assert build_config({**right, "keep": "id"}).keep == {"id": "str"}
+
+
+COMMAND = [sys.executable, "-m", "pipelines.entry"]
+
+
+def test_closed_and_full_outputs_end_quietly(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+    options = [str(corpus), "--tokenizer", tokenizer, "--to", str(tmp_path / "cache")]
+    build = shlex.join([*COMMAND, "build", *options, "--quiet"])
+    ls = shlex.join([*COMMAND, "ls", str(tmp_path / "cache")])
+    for line, status in [
+        (f"{build} | true; exit ${{PIPESTATUS[0]}}", 141),
+        (f"{build} >&-", 0),
+        (f"{build} >&- 2>&-", 0),
+        (f"{ls} >&-", 0),
+        (f"{ls} > /dev/full", 1),
+    ]:
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+        assert done.returncode == status, (line, done)
+        assert "Traceback" not in done.stderr, line
 
 
 def test_every_option_says_what_it_is() -> None:
