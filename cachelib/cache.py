@@ -14,7 +14,7 @@ import numpy as np
 import tensorstore as ts
 
 from cachelib.ledger import Ledger, Snapshot
-from cachelib.order.indices import as_indices
+from cachelib.order.indices import as_indices, as_integer
 from cachelib.ragged import Ragged, offsets_of, ranges
 from cachelib.schema import POSITION, SOURCE, Field, Schema
 from cachelib.shard import (
@@ -114,6 +114,8 @@ class Cache:
             CorruptData: stored bytes are missing or damaged; names shard, field and rows.
         """
         rows = as_indices(indices, len(self))
+        if isinstance(fields, str):
+            raise TypeError(f"fields must be a sequence of names, got {fields!r}: say [{fields!r}]")
         wanted = [self.schema[name] for name in (self.schema.names if fields is None else fields)]
         columns: dict[str, np.ndarray | Ragged] = {}
         spans: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -368,4 +370,4 @@ def open(path: str | os.PathLike[str], version: int | None = None) -> Cache:
     Raises:
         CacheNotFound: there is no cache, or no such version.
     """
-    return Cache(Storage.at(path), version)
+    return Cache(Storage.at(path), None if version is None else as_integer("version", version))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,7 +86,14 @@ class BuildConfig(BaseModel):
     def _one_or_many(cls, value: Any) -> Any:
         if isinstance(value, Mapping):
             return tuple(f"{name}={pattern}" for name, pattern in value.items())
-        return (value,) if isinstance(value, str) else value
+        if isinstance(value, str | os.PathLike):
+            return (os.fspath(value),)
+        return tuple(map(_as_text, value)) if isinstance(value, list | tuple) else value
+
+    @field_validator("to", "tokenizer", mode="before")
+    @classmethod
+    def _paths(cls, value: Any) -> Any:
+        return _as_text(value)
 
     @field_validator("split_bytes", mode="before")
     @classmethod
@@ -121,6 +129,10 @@ class BuildConfig(BaseModel):
         if self.text_field in self.keep:
             raise ValueError(f"keep names {self.text_field!r}, which is the text field")
         return self
+
+
+def _as_text(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 class ConfigError(ForebayError, ValueError):

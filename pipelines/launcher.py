@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cachelib import coverage
-from cachelib.errors import ForebayError, IncompatibleCache, LedgerConflict
+from cachelib.errors import CorruptData, ForebayError, IncompatibleCache, LedgerConflict
 from cachelib.ledger import Commit, Ledger, Snapshot, add_counts
 from cachelib.shard import attempt_prefix
 from cachelib.storage import Storage
@@ -209,11 +209,11 @@ def _unfinished(
     lacking = {request.discovery.sources[piece.source] for piece in work.pieces}
     wanted = {(source.name, source.version) for source in lacking}
     for name in names:
-        plan = load_plan(request.storage.url, name)
         try:
+            plan = load_plan(request.storage.url, name)
             done = len(commits_of(ledger, plan, name)[1])
-        except LedgerConflict:
-            continue
+        except (CorruptData, LedgerConflict):
+            continue  # it cannot be gone on with; what it took in is in the coverage
         left = plan.splits[plan.waves[done] :]
         needed = {plan.sources[piece.source] for split in left for piece in split.pieces}
         keys = {(source.name, source.version) for source in needed}
@@ -250,7 +250,10 @@ def _carry_out(
     name = plan.name
     for key, data in tokenizer_objects(request.files).items():
         storage.put_if_absent(key, data)
-    storage.put_json(plan_key(name), plan.to_json())
+    try:
+        storage.put_json(plan_key(name), plan.to_json())
+    except CorruptData as error:
+        raise CorruptData(f"{error}. Delete it and build again: it will be made anew") from error
     ledger = Ledger(storage)
     roots = _roots(request, plan)
     watcher = None if show is None else Watcher(storage, plan, name, show)

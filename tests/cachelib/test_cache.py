@@ -22,6 +22,7 @@ from cachelib.errors import CacheNotFound
 from cachelib.ragged import Ragged, offsets_of, ranges
 from tests.cachelib.helpers import (
     EVERY_KIND,
+    TOKENS,
     Columns,
     assert_equal,
     assert_same_bits,
@@ -345,3 +346,11 @@ def test_cuts_lie_in_one_shard_each(spans: list[tuple[int, int]], sizes: list[in
         for i in range(bases[shard] + a, bases[shard] + b)
     ]
     assert found == [i for a, b in zip(starts, stops, strict=True) for i in range(a, b)]
+
+
+def test_what_is_no_list_of_fields_or_no_version_is_refused(tmp_path: Path) -> None:
+    write_cache(tmp_path, TOKENS, random_columns(TOKENS, [1], 0), [[1]])
+    with pytest.raises(TypeError, match=r"say \['tokens'\]"):
+        cachelib.open(tmp_path).take([0], "tokens")
+    with pytest.raises(TypeError, match="version must be an integer, got '0'"):
+        cachelib.open(tmp_path, "0")  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from cachelib import schema
 from cachelib.errors import (
     BuildFailed,
     CacheNotFound,
+    CorruptData,
     IncompatibleCache,
     LedgerConflict,
     SourceChanged,
@@ -307,6 +308,16 @@ def test_a_stored_plan_is_continued_to_the_same_ledger(
         ours, theirs = again.commit(version), whole.commit(version)
         assert ours.task == theirs.task
         assert ours.totals == theirs.totals
+
+
+def test_a_damaged_plan_is_made_anew_or_named(options: dict[str, Any]) -> None:
+    request, first = planned(options)
+    assert first.plan is not None
+    key = f"_plans/{first.plan.name}.json"
+    request.storage.write(key, b"{")
+    with pytest.raises(CorruptData, match=rf"{first.plan.name}.* Delete it and build again"):
+        build(**options)
+    assert build(**{**options, "split_bytes": 2 * SMALL}).rows == 500
 
 
 def test_the_same_plan_twice_at_once_succeeds(options: dict[str, Any]) -> None:

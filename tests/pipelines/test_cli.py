@@ -168,6 +168,9 @@ def test_short_ways_to_write_inputs_and_kept_fields() -> None:
     assert config.inputs == ("web=w/*.jsonl", "code=c")
     assert config.keep == {"id": "str", "url": "str"}
     assert build_config({**right, "keep": "id"}).keep == {"id": "str"}
+    paths = build_config({"inputs": [Path("a"), "b"], "to": Path("c"), "tokenizer": Path("d")})
+    assert (paths.inputs, paths.to, paths.tokenizer) == (("a", "b"), "c", "d")
+    assert build_config({**right, "inputs": Path("a")}).inputs == ("a",)
 
 
 COMMAND = [sys.executable, "-m", "pipelines.entry"]
