@@ -114,6 +114,8 @@ def merge(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Taken]:
         for name, version, ranges, extent in zip(*rows, strict=True):
             new = tuple((start, stop) for start, stop in ranges)
             old = whole.get(name, Taken(version, (), None))
+            if old.version != version and not old.ranges:
+                old = Taken(version, (), None)  # it was empty and has been filled
             if old.version != version:
                 raise CorruptData(
                     f"source {name!r} is in the ledger as version {old.version} and as {version}"

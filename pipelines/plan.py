@@ -184,6 +184,8 @@ def remaining(sources: Sequence[Source], coverage: Coverage) -> Work:
     names = {taken.version: name for name, taken in coverage.items()}
     for index, source in enumerate(sources):
         taken = coverage.get(source.name)
+        if taken is not None and taken.version != source.version and not taken.ranges:
+            taken = None  # it was empty and has been filled
         if taken is None:
             pieces.append(Piece(index, 0, source.extent))
             if source.version in names and source.size:

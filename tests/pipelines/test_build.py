@@ -140,6 +140,17 @@ def test_more_files_are_appended(options: dict[str, Any], corpus: Path) -> None:
     assert [bytes(i).decode() for i in both["id"][500:]] == [f"r{i}" for i in range(900, 907)]
 
 
+def test_an_empty_source_may_be_filled_later(options: dict[str, Any], corpus: Path) -> None:
+    (corpus / "later.jsonl").touch()
+    build(**options)
+    write_jsonl(corpus / "later.jsonl", sentences(3, 2))
+    assert build(**options).new_rows == 3
+    assert build(**options).records == 0
+    write_jsonl(corpus / "later.jsonl", sentences(4, 2))
+    with pytest.raises(SourceChanged, match=r"later\.jsonl"):
+        build(**options)
+
+
 def test_content_under_another_name_is_taken_in_and_told(
     options: dict[str, Any], corpus: Path
 ) -> None:
