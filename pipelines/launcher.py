@@ -95,12 +95,13 @@ def build(
     config = build_config(values) if config is None else config
     began = time.monotonic()
     storage = Storage.at(config.to)
+    inspected_ns = time.time_ns()
     discovery = find_sources(config)
     # Importing Beam takes seconds; what comes before the first wave goes on meanwhile.
     importer = threading.Thread(target=importlib.import_module, args=("pipelines.runners",))
     if remaining(discovery.sources, _taken(Ledger(storage))).pieces:
         importer.start()
-    request = inquire(config, discovery)
+    request = inquire(config, discovery, inspected_ns)
     commits: list[Commit] = []
     size = 0
     working = time.monotonic()
@@ -258,7 +259,7 @@ def _carry_out(
     roots = _roots(request, plan)
     watcher = None if show is None else Watcher(storage, plan, name, show)
     for wave in range(planned.waves_done, plan.wave_count):
-        job = Job(storage.url, name, wave, roots, config.max_reject_rate)
+        job = Job(storage.url, name, wave, roots, request.inspected_ns, config.max_reject_rate)
         take_failure(job)
         with nullcontext() if watcher is None else watcher.wave(wave):
             run_wave(

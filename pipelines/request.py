@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -43,6 +44,7 @@ class Request:
         config: as it was given.
         storage: of the cache.
         discovery: the sources.
+        inspected_ns: when they were looked for, in nanoseconds since the epoch.
         reading: how records become text.
         files, prepared: the tokenizer.
         schema, identity: of the rows.
@@ -52,6 +54,7 @@ class Request:
     config: BuildConfig
     storage: Storage
     discovery: Discovery
+    inspected_ns: int
     reading: Reading
     files: TokenizerFiles
     prepared: Prepared
@@ -88,12 +91,19 @@ def _url(discovery: Discovery, source: Source) -> str:
     return url_of(discovery.roots[source.root], source).removeprefix("file://")
 
 
-def inquire(config: BuildConfig, discovery: Discovery | None = None) -> Request:
-    """Find out what planning needs: the sources, the tokenizer, and whether the cache fits."""
+def inquire(
+    config: BuildConfig, discovery: Discovery | None = None, inspected_ns: int = 0
+) -> Request:
+    """Find out what planning needs: the sources, the tokenizer, and whether the cache fits.
+
+    Args:
+        discovery, inspected_ns: the sources, and when they were looked for, if that is done.
+    """
     storage = Storage.at(config.to)
     reading = Reading(config.text_field, tuple(sorted(config.keep.items())), config.invalid_unicode)
     files = load_tokenizer(config.tokenizer)
     if discovery is None:
+        inspected_ns = time.time_ns()
         discovery = find_sources(config)
     sample = _sample(discovery, reading)
     prepared = prepare(files, Policy(config.bos, config.eos), config.engine, sample)
@@ -104,6 +114,7 @@ def inquire(config: BuildConfig, discovery: Discovery | None = None) -> Request:
         config=config,
         storage=storage,
         discovery=discovery,
+        inspected_ns=inspected_ns,
         reading=reading,
         files=files,
         prepared=prepared,

@@ -33,6 +33,7 @@ class Job:
         plan: the plan's digest.
         wave: the wave's number.
         roots: where the plan's sources lie in this run.
+        inspected_ns: when the sources were inspected for this run, since the epoch.
         max_reject_rate: share of the plan's records that may be rejected.
     """
 
@@ -40,6 +41,7 @@ class Job:
     plan: str
     wave: int
     roots: tuple[str, ...]
+    inspected_ns: int
     max_reject_rate: float
 
 
@@ -95,12 +97,12 @@ def read_tokenizer(storage: Storage, files: Mapping[str, str]) -> TokenizerFiles
 
 
 @functools.lru_cache(maxsize=4)
-def _workplace(cache: str, name: str, roots: tuple[str, ...]) -> Workplace:
+def _workplace(cache: str, name: str, roots: tuple[str, ...], inspected_ns: int) -> Workplace:
     storage = Storage(cache)
     plan = load_plan(cache, name)
     prepared = Prepared.from_json(plan.tokenizer)
     encoder = open_encoder(read_tokenizer(storage, plan.identity["files"]), prepared)
-    return Workplace(storage, plan, name, roots, encoder)
+    return Workplace(storage, plan, name, roots, inspected_ns, encoder)
 
 
 def lanes(job: Job, count: int) -> list[tuple[int, ...]]:
@@ -112,7 +114,9 @@ def lanes(job: Job, count: int) -> list[tuple[int, ...]]:
 def write(job: Job, splits: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Write the parts of splits; yields manifests, or one failure, as JSON."""
     try:
-        for manifest in write_splits(_workplace(job.cache, job.plan, job.roots), splits):
+        for manifest in write_splits(
+            _workplace(job.cache, job.plan, job.roots, job.inspected_ns), splits
+        ):
             yield manifest.to_json()
     except StorageError:
         raise

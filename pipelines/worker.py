@@ -24,6 +24,7 @@ from pipelines.overlap import AtOnce, WriteBehind, read_ahead
 from pipelines.plan import Piece, Plan, part_unit, shard_id
 from pipelines.sources import read, url_of
 from pipelines.sources.records import Records, Source
+from pipelines.sources.watch import Stamp, check_inspected, check_unchanged
 from pipelines.tokenization import Encoder, audit_rows, differing
 from pipelines.tokenization.arrow import take
 
@@ -48,6 +49,7 @@ class Workplace:
         storage: of the cache.
         plan, name: the plan and its digest.
         roots: where the plan's sources lie in this run.
+        inspected_ns: when the sources were inspected for this run, since the epoch.
         encoder: of the plan's tokenizer.
     """
 
@@ -55,6 +57,7 @@ class Workplace:
     plan: Plan
     name: str
     roots: tuple[str, ...]
+    inspected_ns: int
     encoder: Encoder
 
 
@@ -80,6 +83,8 @@ class _Batch:
     piece: int
     records: Records
     ends: bool  # whether these are the last of the piece
+    url: str
+    stamp: Stamp | None  # of the file, before it was read
 
 
 @dataclass(frozen=True)
@@ -138,14 +143,15 @@ def _published(work: Workplace, split: int, part: int) -> Manifest | None:
 def _batches(work: Workplace, index: int, piece: Piece) -> Iterator[_Batch]:
     source = work.plan.sources[piece.source]
     url = url_of(work.roots[source.root], source)
+    mark = check_inspected(url, source, work.inspected_ns)
     before: Records | None = None
     for records in read(url, source, piece.start, piece.stop, work.plan.reading):
         if before is not None:
-            yield _Batch(index, before, False)
+            yield _Batch(index, before, False, url, mark)
         before = records
     if before is None:
         before = Records.empty(work.plan.reading, piece.start, piece.stop or piece.start)
-    yield _Batch(index, before, True)
+    yield _Batch(index, before, True, url, mark)
 
 
 def _write_parts(
@@ -166,6 +172,7 @@ def _write_parts(
                 yield part.publish(following=(event.piece, run.start))
                 part = _Part(work, begin.split, part.number + 1, behind)
             part.add(event.piece, source.name, run, cell)
+            part.stamps[event.url] = event.stamp
         if event.ends:
             part.close_piece(source, piece)
     yield part.publish(following=None)
@@ -225,6 +232,7 @@ class _Part:
     behind: WriteBehind | AtOnce
     exact: bool = False
     covers: list[Cover] = field(default_factory=list)
+    stamps: dict[str, Stamp | None] = field(default_factory=dict)
     _covered: int = -1  # the piece of the last cover
     _place: tuple[int, int] | None = None  # piece and cell of the last record
     _waiting: list[tuple[str, Records]] = field(default_factory=list)
@@ -309,6 +317,8 @@ class _Part:
         """Publish what is written, or what is written anew where the audit finds a difference."""
         if self._audit_differs():
             return self._again(following)
+        for url, before in self.stamps.items():
+            check_unchanged(url, before)
         manifest = self._writer.finish(
             covers=self.covers,
             counts=self._counts,
@@ -333,6 +343,7 @@ class _Part:
         """Write the part again, tokenized with the exact engine only."""
         again = _Part(self.work, self.split, self.number, AtOnce(), exact=True)
         again._count("redone", 1)
+        again.stamps |= self.stamps
         sources = {source.name: source for source in self.work.plan.sources}
         for piece, cover in enumerate(self.covers):
             source = sources[cover.source]

@@ -96,6 +96,12 @@ def inspect(url: str, root: int, name: str, path: str, format: str | None = None
     return Source(root, name, path, size, version, kind, packed, extent, splits_at)
 
 
+def version_of(url: str) -> str:
+    """The content version of a local file as it is now."""
+    with files.open_stored(url, None) as file, files.naming(url):
+        return _local(file)[1]
+
+
 def _local(file: BinaryIO) -> tuple[int, str, bytes]:
     """Size, version and first bytes of a local file."""
     size = file.seek(0, 2)

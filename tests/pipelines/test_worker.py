@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import os
 import shutil
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachelib.digest import Digest, fold
-from cachelib.errors import SourceError
+from cachelib.errors import SourceChanged, SourceError
 from cachelib.ragged import Ragged
 from cachelib.shard import Manifest, manifest_key
 from cachelib.storage import Storage
@@ -42,7 +45,9 @@ def workplace(inputs: list[str], tokenizer: str, to: Path, split_bytes: int = SP
     for key, data in tokenizer_objects(request.files).items():
         request.storage.put_if_absent(key, data)
     request.storage.put_json(plan_key(plan.name), plan.to_json())
-    return tasks._workplace(request.storage.url, plan.name, request.discovery.roots)
+    return tasks._workplace(
+        request.storage.url, plan.name, request.discovery.roots, request.inspected_ns
+    )
 
 
 @pytest.fixture
@@ -77,7 +82,7 @@ def test_a_split_goes_on_after_any_published_part(
         shutil.copytree(tmp_path / "cache", copy)
         for manifest in made[kept:]:
             (copy / manifest_key(manifest.shard)).unlink()
-        other = Workplace(Storage.at(copy), work.plan, work.name, work.roots, work.encoder)
+        other = replace(work, storage=Storage.at(copy))
         again = list(write_splits(other, [0]))
         assert again[:kept] == made[:kept]
         assert facts(again) == facts(made)
@@ -213,6 +218,48 @@ def test_while_one_split_is_tokenized_the_next_is_being_read(
             return work.encoder.encode(text, exact)
 
     monkeypatch.setattr(worker, "read", noting)
-    waiting = Workplace(work.storage, work.plan, work.name, work.roots, Waiting())  # type: ignore[arg-type]
+    waiting = replace(work, encoder=Waiting())  # type: ignore[arg-type]
     made = list(write_splits(waiting, range(len(work.plan.splits))))
     assert sum(m.rows for m in made) == 40
+
+
+def rewritten(path: Path) -> None:
+    """Write a file in place: as long as it was, another content, another time."""
+    path.write_bytes(path.read_bytes().swapcase())
+
+
+def test_a_file_written_between_inspection_and_reading_is_refused(
+    tokenizer: str, tmp_path: Path
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", sentences(20, 1))
+    work = workplace([str(tmp_path / "a.jsonl")], tokenizer, tmp_path / "cache")
+    rewritten(tmp_path / "a.jsonl")
+    with pytest.raises(SourceChanged, match=r"a\.jsonl: has content"):
+        list(write_splits(work, [0]))
+
+
+def test_a_file_that_is_touched_is_the_same(tokenizer: str, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", sentences(20, 1))
+    work = workplace([str(tmp_path / "a.jsonl")], tokenizer, tmp_path / "cache")
+    later = time.time_ns() + 10**10
+    os.utime(tmp_path / "a.jsonl", ns=(later, later))
+    assert sum(m.rows for m in write_splits(work, range(len(work.plan.splits)))) == 20
+
+
+def test_a_file_written_while_it_is_read_is_refused(
+    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", sentences(20, 1))
+    old = time.time_ns() - 10**11
+    os.utime(tmp_path / "a.jsonl", ns=(old, old))
+    work = workplace([str(tmp_path / "a.jsonl")], tokenizer, tmp_path / "cache", 1 << 20)
+    read = worker.read
+
+    def then_write(*arguments: Any) -> Any:
+        yield from read(*arguments)
+        rewritten(tmp_path / "a.jsonl")
+
+    monkeypatch.setattr(worker, "read", then_write)
+    with pytest.raises(SourceChanged, match="written while it was read"):
+        list(write_splits(work, [0]))
+    assert not list((tmp_path / "cache").glob("shards/*/manifest.json"))
