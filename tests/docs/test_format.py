@@ -125,7 +125,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
         show=lambda progress: None,
     )
     (plan,) = (file.stem for file in (path / "_plans").iterdir())
-    job = tasks.Job(Storage.at(path).url, plan, 0, (), 0.0)
+    job = tasks.Job(Storage.at(path).url, plan, 0, (), 0, 0.0)
     tasks.commit(job, [{"failure": "SourceError", "message": "as an example"}])
     return path
 
