@@ -74,14 +74,18 @@ def canonical_url(location: str | os.PathLike[str]) -> str:
     """The location as a URL that ends in "/": local paths become absolute ``file://`` URLs.
 
     Raises:
-        ValueError: the scheme is none of file, gs, s3, memory.
+        ValueError: it is empty, or its scheme is none of file, gs, s3, memory.
     """
     text = os.fspath(location)
+    if not text:
+        raise ValueError("expected the path or URL of a cache, got ''")
     scheme, separator, rest = text.partition("://")
     if not separator:
         return "file://" + str(Path(text).expanduser().resolve()).rstrip("/") + "/"
     if scheme not in ("file", "gs", "s3", "memory"):
-        raise ValueError(f"{text!r}: caches live on file://, gs:// or s3://, not {scheme}://")
+        raise ValueError(f"caches live on file://, gs:// or s3://, not on {text!r}")
+    if scheme in ("gs", "s3") and not rest.strip("/"):
+        raise ValueError(f"{text!r} names no bucket")
     return f"{scheme}://{rest.rstrip('/')}/"
 
 
@@ -298,7 +302,11 @@ _opening = threading.Lock()  # functools.cache may call a function twice at once
 
 @functools.cache
 def _store(url: str) -> ts.KvStore:
-    return _result(ts.KvStore.open(_kvstore_spec(url), context=_context("direct")), url)
+    try:
+        opening = ts.KvStore.open(_kvstore_spec(url), context=_context("direct"))
+    except Exception as error:  # a name that cannot be
+        raise StorageError(f"{url}: {error}") from error
+    return _result(opening, url)
 
 
 def _open_store(url: str) -> ts.KvStore:

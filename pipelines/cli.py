@@ -109,14 +109,7 @@ def _config(known: argparse.Namespace) -> BuildConfig:
         where = inputs[0]
         values = read_yaml(Path(inputs[0]))
         del given["inputs"]
-    if "keep" in given:
-        given["keep"] = dict(_kept(item) for item in given["keep"])
     return build_config({**values, **given}, where)
-
-
-def _kept(item: str) -> tuple[str, str]:
-    name, _, kind = item.rpartition(":")
-    return (name, kind) if name else (item, "str")
 
 
 def _print_summary(summary: Summary, as_json: bool) -> None:

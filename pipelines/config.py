@@ -5,25 +5,50 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from cachelib.errors import ForebayError
 from cachelib.schema import Field as SchemaField
-from pipelines.columns import TOKENS
+from cachelib.storage import canonical_url
+from pipelines.columns import TOKENS, text_schema
 from pipelines.plan import SPLIT_BYTES
 from pipelines.sources.records import FORMATS, KEEP_TYPES
+
+OWN_RUNNERS = ("embedded", "dask", "bundles")
+
+BEAM_RUNNERS = (
+    "DataflowRunner", "BundleBasedDirectRunner", "DirectRunner", "SwitchingDirectRunner",
+    "InteractiveRunner", "FlinkRunner", "FnApiRunner", "KafkaStreamsRunner", "PortableRunner",
+    "PrismRunner", "SparkRunner", "TestDirectRunner", "TestDataflowRunner",
+)  # fmt: skip
+"""What Beam knows by name, in any case and also without "Runner"; told here without importing it,
+which takes seconds."""
+
+
+def _column_name(name: str) -> str:
+    if name == TOKENS:
+        raise ValueError("this is the name of the token ids")
+    return SchemaField(name, "uint8").name
+
+
+def _column_type(kind: str) -> str:
+    if kind not in KEEP_TYPES:
+        raise ValueError(f"expected one of {', '.join(KEEP_TYPES)}")
+    return kind
 
 
 class BuildConfig(BaseModel):
@@ -46,7 +71,9 @@ class BuildConfig(BaseModel):
         None, description="Token put after every document; 'auto' is the tokenizer's own."
     )
     text_field: str = Field("text", description="Field or column that holds the text.")
-    keep: dict[str, str] = Field(
+    keep: dict[
+        Annotated[str, AfterValidator(_column_name)], Annotated[str, AfterValidator(_column_type)]
+    ] = Field(
         {},
         description="Further fields kept as typed columns: NAME: TYPE, one of "
         f"{', '.join(KEEP_TYPES)}.",
@@ -64,7 +91,10 @@ class BuildConfig(BaseModel):
         "error", description="What to do about sources that changed since they were taken in."
     )
     split_bytes: int = Field(
-        SPLIT_BYTES, ge=1 << 10, description="Bytes of text in a split and a part, as in 64MB."
+        SPLIT_BYTES,
+        ge=1 << 10,
+        le=1 << 40,
+        description="Bytes of text in a split and a part, as in 64MB.",
     )
     engine: Literal["auto", "gigatoken", "hf"] = Field(
         "auto", description="Tokenizer engine; auto is gigatoken where it is exact."
@@ -75,7 +105,10 @@ class BuildConfig(BaseModel):
         "embedded", description="embedded, dask, bundles, or the name of a Beam runner."
     )
     workers: int = Field(
-        0, ge=0, description="Workers of the embedded runner; 0 is one for two cores, at most 8."
+        0,
+        ge=0,
+        le=1024,
+        description="Workers of the embedded runner; 0 is one for two cores, at most 8.",
     )
     processes: bool = Field(
         False, description="Run the embedded runner's workers as processes, not threads."
@@ -85,7 +118,10 @@ class BuildConfig(BaseModel):
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return tuple(f"{name}={pattern}" for name, pattern in value.items())
+            for name, pattern in value.items():
+                if not isinstance(pattern, str | os.PathLike):
+                    raise ValueError(f"expected one pattern for {name!r}")
+            return tuple(f"{name}={os.fspath(pattern)}" for name, pattern in value.items())
         if isinstance(value, str | os.PathLike):
             return (os.fspath(value),)
         return tuple(map(_as_text, value)) if isinstance(value, list | tuple) else value
@@ -95,6 +131,23 @@ class BuildConfig(BaseModel):
     def _paths(cls, value: Any) -> Any:
         return _as_text(value)
 
+    @field_validator("inputs", "to", "tokenizer", "bos", "eos", "text_field")
+    @classmethod
+    def _something(cls, value: Any, info: ValidationInfo) -> Any:
+        for text in value if isinstance(value, tuple) else (value,):
+            if text == "":
+                what = cls.model_fields[info.field_name or ""].description
+                raise ValueError(f"it is empty. Expected: {what}")
+            if text is not None and "\0" in text:
+                raise ValueError("it holds a NUL")
+        return value
+
+    @field_validator("to")
+    @classmethod
+    def _a_place(cls, value: str) -> str:
+        canonical_url(value)
+        return value
+
     @field_validator("split_bytes", mode="before")
     @classmethod
     def _size(cls, value: Any) -> Any:
@@ -102,33 +155,60 @@ class BuildConfig(BaseModel):
 
     @field_validator("keep", mode="before")
     @classmethod
-    def _names_alone(cls, value: Any) -> Any:
-        names = [value] if isinstance(value, str) else value
-        return dict.fromkeys(names, "str") if isinstance(names, list) else value
+    def _one_by_one(cls, value: Any) -> Any:
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list | tuple):
+            return value
+        fields: dict[str, str] = {}
+        for item in items:
+            if not isinstance(item, str):
+                raise ValueError("expected NAME or NAME:TYPE for each")
+            before, _, after = item.rpartition(":")
+            name, kind = (before, after) if before else (item, "str")
+            if name in fields:
+                raise ValueError(f"{name!r} is named twice")
+            fields[name] = kind
+        return fields
 
     @field_validator("keep")
     @classmethod
-    def _keep_types(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, kind in value.items():
-            if name == TOKENS:
-                raise ValueError(f"{name}: this is the name of the token ids")
-            SchemaField(name, "uint8")
-            if kind not in KEEP_TYPES:
-                raise ValueError(f"{name}: {kind!r} is none of {', '.join(KEEP_TYPES)}")
+    def _names_apart(cls, value: dict[str, str]) -> dict[str, str]:
+        text_schema("uint16", tuple(value.items()))
         return value
 
     @field_validator("format")
     @classmethod
     def _known_format(cls, value: str | None) -> str | None:
         if value is not None and value not in FORMATS:
-            raise ValueError(f"{value!r} is none of {', '.join(FORMATS)}")
+            raise ValueError(f"expected one of {', '.join(FORMATS)}")
         return value
+
+    @field_validator("runner")
+    @classmethod
+    def _known_runner(cls, value: str) -> str:
+        names = {name.lower() for name in BEAM_RUNNERS}
+        of_beam = value.lower() in names or f"{value.lower()}runner" in names
+        a_class = re.fullmatch(r"\w+(\.\w+)+", value)
+        if value in OWN_RUNNERS or of_beam or a_class:
+            return value
+        raise ValueError(
+            f"expected {', '.join(OWN_RUNNERS)}, a runner that Beam knows "
+            f"({', '.join(BEAM_RUNNERS)}) or the full name of a class (package.module.Class)"
+        )
 
     @model_validator(mode="after")
     def _keep_no_text(self) -> BuildConfig:
         if self.text_field in self.keep:
-            raise ValueError(f"keep names {self.text_field!r}, which is the text field")
+            raise ValueError(
+                f"{called('keep')} names {self.text_field!r}, which is the text field: "
+                f"{called('text_field')}"
+            )
         return self
+
+
+def called(key: str) -> str:
+    """A key as messages name it, for users of files and Python and for those of the command."""
+    return key if key == "inputs" else f"{key} (--{key.replace('_', '-')})"
 
 
 def _as_text(value: Any) -> Any:
@@ -169,27 +249,62 @@ def build_config(values: Mapping[str, Any], where: str = "build") -> BuildConfig
 
 
 def _sentence(problem: Any) -> str:
-    name = ".".join(str(part) for part in problem["loc"])
-    if not name:
-        return str(problem["msg"]).removeprefix("Value error, ")
+    key, *inside = problem["loc"] or ("",)
+    said = problem["msg"].removeprefix("Value error, ")
+    if not key:
+        return str(said)
     if problem["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(name, BuildConfig.model_fields, 1)
-        return f"unknown key {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+        close = difflib.get_close_matches(key, BuildConfig.model_fields, 1)
+        return f"unknown key {key!r}" + (f"; did you mean {close[0]!r}?" if close else "")
     if problem["type"] == "missing":
-        return f"{name} is missing: {BuildConfig.model_fields[name].description}"
-    return f"{name} is {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
+        return f"{called(key)} is missing: {BuildConfig.model_fields[key].description}"
+    match inside:
+        case [name, "[key]"]:
+            return f"{called(key)} names {name!r}: {said}"
+        case [int(number)]:
+            which = f": number {number + 1}"
+        case [name]:
+            which = f": {name!r}"
+        case _:
+            which = ""
+    return f"{called(key)}{which} is {problem['input']!r}: {said}"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The keys of a YAML configuration.
 
     Raises:
-        ConfigError: it cannot be read or is no mapping.
+        ConfigError: it cannot be read, is no mapping, or has a key twice.
     """
     try:
-        values = yaml.safe_load(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        repeated = [f"{path}:{line}: key {key!r} is there a second time"
+                    for key, line in _repeated(yaml.compose(text, yaml.SafeLoader))]  # fmt: skip
+        if repeated:
+            raise ConfigError("\n".join(repeated))
+        values = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected keys and values, found {type(values).__name__}")
     return {str(key): value for key, value in values.items()}
+
+
+def _repeated(root: yaml.Node | None) -> Iterator[tuple[str, int]]:
+    """Keys that a mapping of a YAML tree has already, with their lines, from 1."""
+    nodes, visited = [root], set[int]()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in visited:  # an alias
+            continue
+        visited.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+        elif isinstance(node, yaml.MappingNode):
+            nodes += [value for _, value in node.value]
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode):
+                    if key.value in seen:
+                        yield key.value, key.start_mark.line + 1
+                    seen.add(key.value)

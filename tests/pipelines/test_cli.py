@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import subprocess
@@ -11,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from pipelines import entry
-from pipelines.config import BuildConfig, ConfigError, build_config, parse_size
+from pipelines.config import (
+    BEAM_RUNNERS,
+    BuildConfig,
+    ConfigError,
+    build_config,
+    parse_size,
+    read_yaml,
+)
 from tests.pipelines.conftest import EOS
 
 
@@ -93,7 +101,7 @@ def test_unknown_commands_and_options_are_refused(
     assert run("biuld") == 2
     assert "no command 'biuld'" in capsys.readouterr().err
     assert run("build", "x", "--tokenizer", tokenizer) == 1
-    assert "to is missing" in capsys.readouterr().err
+    assert "to (--to) is missing" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run("build", "x", "--tokenizer", tokenizer, "--to", str(tmp_path), "--splitbytes", "3")
     assert "unknown options --splitbytes 3" in capsys.readouterr().err
@@ -143,15 +151,35 @@ def test_sizes() -> None:
     ("values", "said"),
     [
         ({"max_reject_rat": 0.1}, "unknown key 'max_reject_rat'; did you mean 'max_reject_rate'?"),
-        ({"max_reject_rate": 1.5}, "max_reject_rate is 1.5"),
-        ({"keep": {"id": "string"}}, "id: 'string' is none of str, "),
-        ({"keep": {"tokens": "str"}}, "tokens: this is the name of the token ids"),
-        ({"keep": {"_source": "str"}}, "field name '_source'"),
-        ({"keep": {"text": "str"}}, "keep names 'text', which is the text field"),
-        ({"format": "xml"}, "'xml' is none of jsonl, "),
-        ({"inputs": []}, "inputs is"),
-        ({"split_bytes": "4"}, "split_bytes is 4: "),
-        ({"engine": "fast"}, "engine is 'fast'"),
+        ({"max_reject_rate": 1.5}, "max_reject_rate (--max-reject-rate) is 1.5: "),
+        ({"keep": {"id": "string"}}, "keep (--keep): 'id' is 'string': expected one of str, int32"),
+        ({"keep": {"id": {"a": "b"}}}, "keep (--keep): 'id' is {'a': 'b'}: "),
+        ({"keep": {"tokens": "str"}}, "names 'tokens': this is the name of the token ids"),
+        ({"keep": {"_source": "str"}}, "keep (--keep) names '_source': field name '_source': use"),
+        ({"keep": {"text": "str"}}, "keep (--keep) names 'text', which is the text field: "),
+        ({"keep": ["x", "x/data"]}, "field 'x/data' would lie inside field 'x'"),
+        ({"keep": ["id", "id:int32"]}, "keep (--keep) is ['id', 'id:int32']: 'id' is named twice"),
+        ({"keep": [{"id": "str"}]}, "keep (--keep) is [{'id': 'str'}]: expected NAME or NAME:TYPE"),
+        ({"keep": 3}, "keep (--keep) is 3: "),
+        ({"format": "xml"}, "format (--format) is 'xml': expected one of jsonl, "),
+        ({"inputs": []}, "inputs is (): "),
+        ({"inputs": ["x", ""]}, "inputs is ['x', '']: it is empty. Expected: Files, folders"),
+        ({"inputs": ["x", 3]}, "inputs: number 2 is 3: "),
+        ({"inputs": {"web": ["a", "b"]}}, "expected one pattern for 'web'"),
+        ({"split_bytes": "4"}, "split_bytes (--split-bytes) is 4: "),
+        ({"split_bytes": "9999999GB"}, "split_bytes (--split-bytes) is "),
+        ({"workers": 10**20}, "workers (--workers) is 100000000000000000000: "),
+        ({"engine": "fast"}, "engine (--engine) is 'fast': "),
+        ({"eos": ""}, "eos (--eos) is '': it is empty. Expected: Token put after"),
+        ({"bos": ""}, "bos (--bos) is '': it is empty. Expected: Token put before"),
+        ({"text_field": ""}, "text_field (--text-field) is '': it is empty. "),
+        ({"tokenizer": ""}, "tokenizer (--tokenizer) is '': it is empty. "),
+        ({"to": ""}, "to (--to) is '': it is empty. "),
+        ({"to": "a\0b"}, r"to (--to) is 'a\x00b': it holds a NUL"),
+        ({"to": "https://x/y"}, "caches live on file://, gs:// or s3://, not on 'https://x/y'"),
+        ({"to": "gs://"}, "to (--to) is 'gs://': 'gs://' names no bucket"),
+        ({"runner": "nonsense"}, "runner (--runner) is 'nonsense': expected embedded, dask, "),
+        ({"runner": "Dask"}, "FlinkRunner"),
     ],
 )
 def test_bad_values_are_named(values: dict[str, object], said: str) -> None:
@@ -160,6 +188,44 @@ def test_bad_values_are_named(values: dict[str, object], said: str) -> None:
         build_config({**right, **values}, "build.yaml")
     assert "build.yaml: " in str(error.value)
     assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("runner", ["embedded", "FlinkRunner", "flink", "PRISM", "my.own.Runner"])
+def test_runners_may_be_beams(runner: str) -> None:
+    assert build_config({"inputs": "x", "to": "y", "tokenizer": "z", "runner": runner})
+
+
+def test_the_names_of_beams_runners_are_beams() -> None:
+    from apache_beam.options.pipeline_options import StandardOptions
+
+    assert set(BEAM_RUNNERS) == set(StandardOptions.KNOWN_RUNNER_NAMES)
+
+
+def test_a_bad_value_of_an_option_is_told_before_any_work(
+    corpus: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [str(corpus), "--tokenizer", tokenizer, "--to", str(tmp_path / "cache")]
+    for wrong in (["--eos", ""], ["--runner", "nonsense"], ["--keep", "id:text"]):
+        for command in ("plan", "build"):
+            assert run(command, *options, *wrong) == 1
+            said = capsys.readouterr().err
+            assert f"ConfigError: options: {wrong[0][2:]} ({wrong[0]})" in said
+            assert "engine failed" not in said
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_key_twice_in_a_file_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "build.yaml"
+    path.write_text("to: a\nkeep:\n  id: str\n  x: &x [1]\n  id: int32\ninputs: *x\nto: b\n")
+    with pytest.raises(ConfigError) as error:
+        read_yaml(path)
+    assert f"{path}:5: key 'id' is there a second time" in str(error.value)
+    assert f"{path}:7: key 'to' is there a second time" in str(error.value)
+    for text in ("&a [*a]", "a: &a {b: *a}", "? [c]\n: 1", "3", "", "{"):
+        path.write_text(text)
+        with contextlib.suppress(ConfigError):
+            read_yaml(path)
 
 
 def test_short_ways_to_write_inputs_and_kept_fields() -> None:
@@ -168,6 +234,8 @@ def test_short_ways_to_write_inputs_and_kept_fields() -> None:
     assert config.inputs == ("web=w/*.jsonl", "code=c")
     assert config.keep == {"id": "str", "url": "str"}
     assert build_config({**right, "keep": "id"}).keep == {"id": "str"}
+    mixed = build_config({**right, "keep": ["id", "score:float32"]}).keep
+    assert mixed == {"id": "str", "score": "float32"}
     paths = build_config({"inputs": [Path("a"), "b"], "to": Path("c"), "tokenizer": Path("d")})
     assert (paths.inputs, paths.to, paths.tokenizer) == (("a", "b"), "c", "d")
     assert build_config({**right, "inputs": Path("a")}).inputs == ("a",)
