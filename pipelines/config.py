@@ -211,6 +211,12 @@ def called(key: str) -> str:
     return key if key == "inputs" else f"{key} (--{key.replace('_', '-')})"
 
 
+def setting(key: str, value: Any) -> str:
+    """A key with a value as messages advise it, for files and Python and for the command."""
+    option = f"--{key.replace('_', '-')}"
+    return f"{key}: true ({option})" if value is True else f"{key}: {value} ({option} {value})"
+
+
 def _as_text(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 

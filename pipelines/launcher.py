@@ -20,6 +20,8 @@ from pipelines.config import BuildConfig, build_config
 from pipelines.plan import Plan, Work, check_unchanged, make_splits, make_waves, remaining
 from pipelines.progress import Progress, Watcher
 from pipelines.request import Request, find_sources, inquire
+from pipelines.sample import check_sample
+from pipelines.sample import notes as notes_on_sample
 from pipelines.tasks import Job, load_plan, plan_key, plans_after, take_failure, tokenizer_objects
 
 
@@ -108,6 +110,7 @@ def build(
     notes: dict[str, None] = {}
     while (planned := next_plan(request)).plan is not None:
         notes |= dict.fromkeys(planned.notes)
+        _check_sample(request, planned)
         if importer.ident is not None:
             importer.join()
         made = _carry_out(request, planned, show, beam_arguments)
@@ -152,8 +155,19 @@ def next_plan(request: Request) -> Planned:
     return Planned(plan, False, 0, work.reused, work.changed, notes)
 
 
+def _check_sample(request: Request, planned: Planned) -> None:
+    """Stop a plan that begins with sources of which no record can be used."""
+    assert planned.plan is not None
+    begun = {source.name for source in planned.plan.sources}
+    if planned.waves_done == 0 and begun.issuperset(request.sample.sources):
+        check_sample(request.sample, request.config.max_reject_rate)
+
+
 def _notes(request: Request, work: Work) -> tuple[str, ...]:
     notes = list(request.prepared.notes)
+    lacking = {request.discovery.sources[piece.source].name for piece in work.pieces}
+    if lacking.issuperset(request.sample.sources):
+        notes += notes_on_sample(request.sample)
     if work.changed:
         notes.append(f"{len(work.changed)} sources changed since they were taken in; left out")
     if work.twins:

@@ -17,7 +17,8 @@ from cachelib.schema import Schema
 from cachelib.storage import Storage
 from pipelines.columns import text_schema
 from pipelines.config import BuildConfig
-from pipelines.sources import Discovery, discover, read, url_of
+from pipelines.sample import Sample, take_sample
+from pipelines.sources import Discovery, discover, url_of
 from pipelines.sources.records import Reading, Source
 from pipelines.tasks import tokenizer_objects
 from pipelines.tokenization import (
@@ -32,9 +33,6 @@ from pipelines.tokenization import (
     prepare,
 )
 
-SAMPLE_BYTES = 256 << 10
-"""Text of the first source on which engines are compared and tokens are estimated."""
-
 
 @dataclass(frozen=True)
 class Request:
@@ -48,6 +46,7 @@ class Request:
         reading: how records become text.
         files, prepared: the tokenizer.
         schema, identity: of the rows.
+        sample: the first records.
         tokens_per_byte: of the sample, 0 where there was no text.
     """
 
@@ -60,6 +59,7 @@ class Request:
     prepared: Prepared
     schema: Schema
     identity: dict[str, Any]
+    sample: Sample
     tokens_per_byte: float
 
 
@@ -105,8 +105,8 @@ def inquire(
     if discovery is None:
         inspected_ns = time.time_ns()
         discovery = find_sources(config)
-    sample = _sample(discovery, reading)
-    prepared = prepare(files, Policy(config.bos, config.eos), config.engine, sample)
+    sample = take_sample(discovery, reading)
+    prepared = prepare(files, Policy(config.bos, config.eos), config.engine, sample.text)
     encoder = open_encoder(files, prepared)
     identity = _identity(reading, prepared, files)
     schema = text_schema(prepared.identity.dtype.name, reading.keep)
@@ -120,27 +120,14 @@ def inquire(
         prepared=prepared,
         schema=_fitting_schema(storage, schema, identity),
         identity=identity,
-        tokens_per_byte=_tokens_per_byte(encoder, sample),
+        sample=sample,
+        tokens_per_byte=_tokens_per_byte(encoder, sample.text),
     )
 
 
-def _sample(discovery: Discovery, reading: Reading) -> pa.LargeStringArray:
-    """The first documents, for comparing engines; a source that cannot be read fails later."""
-    source = discovery.sources[0]
-    url = url_of(discovery.roots[source.root], source)
-    records = read(url, source, 0, source.extent, reading)
-    try:
-        text = next(iter(records)).text
-    except (StopIteration, SourceError):
-        return pa.array([], pa.large_string())
-    sizes = pa.compute.cumulative_sum(pa.compute.binary_length(text))
-    count = pa.compute.sum(pa.compute.less(sizes, SAMPLE_BYTES)).as_py() or 0
-    return text[:count]
-
-
-def _tokens_per_byte(encoder: Encoder, sample: pa.LargeStringArray) -> float:
-    size = pa.compute.sum(pa.compute.binary_length(sample)).as_py() or 0
-    return len(encoder.encode(sample).values) / size if size else 0.0
+def _tokens_per_byte(encoder: Encoder, text: pa.LargeStringArray) -> float:
+    size = pa.compute.sum(pa.compute.binary_length(text)).as_py() or 0
+    return len(encoder.encode(text).values) / size if size else 0.0
 
 
 def _fitting_schema(storage: Storage, schema: Schema, identity: dict[str, Any]) -> Schema:
