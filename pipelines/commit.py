@@ -82,7 +82,8 @@ def commit_wave(
         if parent is not None and parent.commit.finished and parent.version != plan.parent_version:
             raise LedgerConflict(
                 f"{storage.url} was marked complete at version {parent.version}, while plan "
-                f"{name} had {plan.wave_count - wave} waves to go; say reopen to add them"
+                f"{name} had {plan.wave_count - wave} waves to go; reopen: true (--reopen) adds "
+                "them"
             )
         last = wave == plan.wave_count - 1
         check_rejects(storage, own, manifests, last, max_reject_rate)
@@ -152,7 +153,8 @@ def check_rejects(
             f"{rejects} of {records} records were rejected ({rejects / records:.2%}), more than "
             f"max_reject_rate {max_reject_rate:.2%}. Nothing more was committed. "
             f"Most frequent:\n{_examples(storage, manifests, reasons)}\n"
-            "Mend the sources or the options, or allow more with max_reject_rate"
+            "Mend the sources or the options, or allow more with max_reject_rate "
+            "(--max-reject-rate)"
         )
 
 
@@ -182,7 +184,8 @@ def check_audits(before: Sequence[Commit], manifests: Sequence[Manifest]) -> Non
     if redone >= REDONE_PARTS:
         raise BuildFailed(
             f"the fast tokenizer engine differed from the exact one in {redone} parts, which were "
-            "written again with the exact engine. Build with engine=hf, and please report it"
+            "written again with the exact engine. Build with engine: hf (--engine hf), and please "
+            "report it"
         )
 
 

@@ -16,7 +16,7 @@ from cachelib.ledger import Commit, Ledger, Snapshot, add_counts
 from cachelib.shard import attempt_prefix
 from cachelib.storage import Storage
 from pipelines.commit import commits_of, finish
-from pipelines.config import BuildConfig, build_config
+from pipelines.config import BuildConfig, build_config, setting
 from pipelines.plan import Plan, Work, check_unchanged, make_splits, make_waves, remaining
 from pipelines.progress import Progress, Watcher
 from pipelines.request import Request, find_sources, inquire
@@ -149,7 +149,8 @@ def next_plan(request: Request) -> Planned:
     if snapshot is not None and snapshot.commit.finished and not request.config.reopen:
         raise IncompatibleCache(
             f"{request.storage.url} was marked complete at version {snapshot.version}, and "
-            f"{len(work.pieces)} new pieces of sources were found; say reopen to add them"
+            f"{len(work.pieces)} new pieces of sources were found; {setting('reopen', True)} adds "
+            "them"
         )
     plan = _new_plan(request, snapshot, work.pieces)
     return Planned(plan, False, 0, work.reused, work.changed, notes)

@@ -214,7 +214,7 @@ def check_unchanged(work: Work, sources: Sequence[Source], coverage: Coverage) -
         f"source {name!r}{more} was taken in with content {coverage[name].version} and is now "
         f"{by_name[name].version} ({by_name[name].path}). Rows of the old content stay in the "
         "cache. If this is another file, give its input a name (NAME=PATTERN); if it was edited, "
-        "restore it or build a new cache; changed=skip leaves it out"
+        "restore it or build a new cache; changed: skip (--changed skip) leaves it out"
     )
 
 

@@ -16,7 +16,7 @@ from cachelib.ledger import Ledger
 from cachelib.schema import Schema
 from cachelib.storage import Storage
 from pipelines.columns import text_schema
-from pipelines.config import BuildConfig
+from pipelines.config import BuildConfig, called
 from pipelines.sample import Sample, take_sample
 from pipelines.sources import Discovery, discover, url_of
 from pipelines.sources.records import Reading, Source
@@ -150,7 +150,7 @@ def _fitting_schema(storage: Storage, schema: Schema, identity: dict[str, Any]) 
         storage.url,
     )
     different = [
-        f"{key} is {value!r}, the cache has {theirs['reading'].get(key)!r}"
+        f"{called(key)} is {_shown(value)}, the cache has {_shown(theirs['reading'].get(key))}"
         for key, value in identity["reading"].items()
         if value != theirs["reading"].get(key)
     ]
@@ -163,6 +163,13 @@ def _fitting_schema(storage: Storage, schema: Schema, identity: dict[str, Any]) 
             f"{storage.url} has the fields {commit.schema.to_json()}, not {schema.to_json()}"
         )
     return commit.schema
+
+
+def _shown(value: Any) -> str:
+    """A value of how records are read; kept fields as they are given."""
+    if isinstance(value, list):
+        return ", ".join(f"{name}:{kind}" for name, kind in value) or "nothing"
+    return repr(value)
 
 
 def _identity(reading: Reading, prepared: Prepared, files: TokenizerFiles) -> dict[str, Any]:

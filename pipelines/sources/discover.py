@@ -316,5 +316,5 @@ def _nothing(given: str, listing: Listing) -> str:
         more = len(listing.skipped) - 5
         message += f"; left out: {shown}" + (f" and {more} more" if more > 0 else "")
         if any(why == "unknown suffix" for _, why in listing.skipped):
-            message += "; give the format with --format to take these"
+            message += "; name their format (--format) to take these"
     return message + "; check the pattern"

@@ -87,8 +87,8 @@ def inspect(url: str, root: int, name: str, path: str, format: str | None = None
     kind = format or format_of(plain, name)
     if kind is None:
         raise SourceError(
-            f"{url}: neither its content nor its name tells its format; give it with --format, "
-            "for example --format text"
+            f"{url}: neither its content nor its name tells its format; give it by "
+            "format, for example format: text (--format text)"
         )
     if kind not in ("parquet", "arrow"):
         drop_mark(plain, url)

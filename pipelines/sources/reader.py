@@ -32,9 +32,10 @@ def read(
     if start < 0 or (stop is not None and stop < start):
         raise ValueError(f"start and stop must be 0 <= start <= stop, got {start} and {stop}")
     if reading.keep and source.format in ("text", "text-lines"):
+        names = ", ".join(repr(name) for name, _ in reading.keep)
         raise SourceError(
             f"{url}: is read as {source.format}, which has no fields to keep; "
-            f"leave out keep={dict(reading.keep)}, or name another format"
+            f"leave out keep (--keep) of {names}, or name another format"
         )
 
     def chunks(position: int = 0, until: int | None = None) -> Iterator[bytes]:

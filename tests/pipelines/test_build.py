@@ -197,7 +197,7 @@ def test_the_order_of_kept_fields_does_not_matter(options: dict[str, Any]) -> No
 def test_a_changed_source_is_refused_or_left_out(options: dict[str, Any], corpus: Path) -> None:
     build(**options)
     write_jsonl(corpus / "a.jsonl", sentences(200, 9))
-    with pytest.raises(SourceChanged, match=r"a\.jsonl"):
+    with pytest.raises(SourceChanged, match=r"a\.jsonl.*; changed: skip \(--changed skip\) leaves"):
         build(**options)
     summary = build(**options, changed="skip")
     assert summary.rows == 500
@@ -208,8 +208,15 @@ def test_a_changed_source_is_refused_or_left_out(options: dict[str, Any], corpus
     ("other", "said"),
     [
         ({"eos": EOS}, "eos"),
-        ({"keep": {"id": "str"}}, "keep"),
-        ({"invalid_unicode": "replace"}, "invalid_unicode"),
+        (
+            {"keep": {"id": "str"}},
+            r"keep \(--keep\) is id:str, the cache has id:str, score:float32$",
+        ),
+        ({"keep": {}}, r"keep \(--keep\) is nothing, the cache has id:str"),
+        (
+            {"invalid_unicode": "replace"},
+            r"invalid_unicode \(--invalid-unicode\) is 'replace', the cache has 'reject'",
+        ),
     ],
 )
 def test_appending_in_another_way_is_refused(
@@ -240,7 +247,9 @@ def test_a_finished_cache_takes_no_more_unless_reopened(
     assert commit.finished
     assert build(**options, finish=True).version == commit.version
     write_jsonl(corpus / "z.jsonl", sentences(3, 2))
-    with pytest.raises(IncompatibleCache, match="marked complete"):
+    with pytest.raises(
+        IncompatibleCache, match=r"marked complete.*; reopen: true \(--reopen\) adds"
+    ):
         build(**options)
     assert build(**options, reopen=True).rows == 503
 
@@ -367,7 +376,9 @@ def test_a_cache_that_is_marked_complete_meanwhile_takes_no_more_waves(
             commit.finish(Storage.at(options["to"]))
 
     monkeypatch.setattr(runners, "run_wave", finish_after_one)
-    with pytest.raises(LedgerConflict, match="marked complete at version 1"):
+    with pytest.raises(
+        LedgerConflict, match=r"marked complete at version 1, .*; reopen: true \(--re"
+    ):
         build(**options)
     monkeypatch.undo()
     assert build(**options, reopen=True).rows == 500

@@ -89,7 +89,7 @@ def test_a_glob_takes_every_suffix_but_must_know_the_format(tmp_path: Path):
     fill(tmp_path, "a.data", "b.data")
     assert [s.format for s in discover([str(tmp_path / "*.data")]).sources] == ["jsonl", "jsonl"]
     fill(tmp_path, "c.data", data=b"hello")
-    with pytest.raises(SourceError, match=r"c\.data: neither .* --format"):
+    with pytest.raises(SourceError, match=r"c\.data: neither .* format: text \(--format text\)"):
         discover([str(tmp_path / "*.data")])
     assert len(discover([str(tmp_path / "*.data")], format="text-lines").sources) == 3
 
