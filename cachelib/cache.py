@@ -6,9 +6,9 @@ import functools
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import tensorstore as ts
@@ -97,12 +97,13 @@ class Cache:
         }
 
     def take(
-        self, indices: Sequence[int] | np.ndarray, fields: Sequence[str] | None = None
+        self, indices: Iterable[SupportsIndex] | np.ndarray, fields: Sequence[str] | None = None
     ) -> dict[str, np.ndarray | Ragged]:
         """The rows at global indices, in the order asked, repeats allowed.
 
         Args:
-            indices: integers in [-rows, rows).
+            indices: a one-dimensional array of any integer type, or an iterable of integers that
+                has an order, each in [-rows, rows).
             fields: names of the fields wanted; None for all.
 
         Returns:
@@ -110,10 +111,11 @@ class Cache:
 
         Raises:
             IndexError: an index is outside the rows.
+            TypeError: bools, floats, sets, mappings, or anything else that is no integers in order.
             KeyError: there is no such field.
             CorruptData: stored bytes are missing or damaged; names shard, field and rows.
         """
-        rows = as_indices(indices, len(self))
+        rows = self._rows(indices)
         if isinstance(fields, str):
             raise TypeError(f"fields must be a sequence of names, got {fields!r}: say [{fields!r}]")
         wanted = [self.schema[name] for name in (self.schema.names if fields is None else fields)]
@@ -130,9 +132,19 @@ class Cache:
             columns[f.name] = Ragged(self._read(f, "data", starts, lengths), offsets_of(lengths))
         return columns
 
-    def provenance(self, indices: Sequence[int] | np.ndarray) -> list[Provenance]:
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
+        """One row, a value for each field: shape ``shape``, or (elements, *shape) if ragged.
+
+        Many rows are much cheaper by one `take`.
+
+        Raises:
+            IndexError, TypeError, CorruptData: as of `take`.
+        """
+        return {name: column[0] for name, column in self.take([index]).items()}
+
+    def provenance(self, indices: Iterable[SupportsIndex] | np.ndarray) -> list[Provenance]:
         """Where the rows at global indices came from, in the order asked."""
-        rows = as_indices(indices, len(self))
+        rows = self._rows(indices)
         ones = np.ones_like(rows)
         sources = self._read(SOURCE, "data", rows, ones)
         positions = self._read(POSITION, "data", rows, ones)
@@ -216,6 +228,12 @@ class Cache:
     def loader(self, batch_size: int, **options: Any) -> Loader:
         """Batches of rows in stored order; options are those of `Dataset.loader`."""
         return self.dataset().loader(batch_size, **options)
+
+    def _rows(self, indices: Iterable[SupportsIndex] | np.ndarray) -> np.ndarray:
+        if isinstance(indices, Set | Mapping):
+            kind = type(indices).__name__
+            raise TypeError(f"indices must be integers in an order, got a {kind}: make it a list")
+        return as_indices(indices, len(self))
 
     def _element_bases(self, field: Field) -> np.ndarray:
         return self.snapshot.element_bases[field.like or field.name]

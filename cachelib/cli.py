@@ -8,13 +8,14 @@ import os
 import sys
 import time
 import unicodedata
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from cachelib.cache import Cache
-from cachelib.errors import CacheNotFound, ForebayError
+from cachelib.errors import ForebayError
 from cachelib.ledger import Commit, Ledger
 from cachelib.ragged import Ragged
 from cachelib.schema import Field
@@ -48,7 +49,9 @@ def main(arguments: Sequence[str]) -> int:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        status: int = options.run(options)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: _complain(str(message))
+            status: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has gone. What is still buffered must not fail when Python exits.
@@ -109,13 +112,8 @@ def _storage(location: str) -> Storage:
 def _ls(options: argparse.Namespace) -> int:
     storage: Storage = options.cache
     ledger = Ledger(storage)
-    last = ledger.head() if options.version is None else options.version
-    if last is None:
-        raise CacheNotFound(f"{storage.url}: there is no cache here")
-    commits = ledger.commits(0, last + 1)
-    if not commits:
-        raise CacheNotFound(f"{storage.url}: there is no version {last}")
-    newest = commits[-1]
+    newest = ledger.commit(ledger.resolve(options.version))
+    commits = ledger.commits(0, newest.version + 1)
     if options.json:
         _print_json(
             {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +22,13 @@ from cachelib.canonical import digest_of, seal, unseal
 from cachelib.coverage import merge as merge_coverage
 from cachelib.coverage import segments as coverage_segments
 from cachelib.digest import EMPTY, Digest, fold
-from cachelib.errors import CacheNotFound, CorruptData, IncompatibleCache, StorageError
+from cachelib.errors import (
+    CacheNotFound,
+    CorruptData,
+    ForebayError,
+    IncompatibleCache,
+    StorageError,
+)
 from cachelib.ragged import offsets_of
 from cachelib.schema import Schema
 from cachelib.shard import Manifest, has_offsets
@@ -41,6 +48,17 @@ OPERATIONS = ("create", "append", "finish")
 
 def commit_key(version: int) -> str:
     return f"_ledger/{version:020d}.json"
+
+
+def no_cache(storage: Storage) -> CacheNotFound:
+    """The error for a place without a cache."""
+    return CacheNotFound(f"{storage.url}: there is no cache here (no {commit_key(0)})")
+
+
+def no_version(storage: Storage, version: int, newest: int) -> CacheNotFound:
+    """The error for a version that a cache does not have."""
+    there = f"versions 0 to {newest} are" if newest else "only version 0 is"
+    return CacheNotFound(f"{storage.url}: there is no version {version}; {there} there")
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,6 +256,30 @@ class Snapshot:
         return Digest.parse(self.commit.totals["digest"])
 
 
+@dataclass(frozen=True)
+class Newest:
+    """Where a ledger ends.
+
+    Attributes:
+        version: the newest version, None where there is no cache.
+        lost: the version that the hint names, if it is not there: a hint is written after its
+            commit, so that one was lost, or left out of a copy.
+    """
+
+    version: int | None
+    lost: int | None
+
+    def loss(self, url: str) -> str | None:
+        """What is lost, in words, or None."""
+        if self.lost is None:
+            return None
+        found = "none is there" if self.version is None else f"the newest is {self.version}"
+        return (
+            f"{url}: _ledger/head names version {self.lost}, but {found}: commits were lost, or "
+            "left out of a copy"
+        )
+
+
 class Ledger:
     """The commits of the cache at a storage."""
 
@@ -245,12 +287,19 @@ class Ledger:
         self.storage = storage
 
     def head(self) -> int | None:
-        """The newest version, or None where there is no cache; by the hint and galloping reads."""
+        """The newest version, or None where there is no cache."""
+        return self.newest().version
+
+    def newest(self) -> Newest:
+        """The newest version, by the hint and galloping reads, and whether the hint names more."""
         hint = self.storage.read("_ledger/head")
-        low = int(hint) if hint is not None and re.fullmatch(rb"[0-9]{1,20}", hint) else 0
+        hinted = int(hint) if hint is not None and re.fullmatch(rb"[0-9]{1,20}", hint) else None
+        low = hinted or 0
+        lost = None
         if not self._exists(low):
+            lost = hinted
             if low == 0 or not self._exists(0):
-                return None
+                return Newest(None, lost)
             low = 0
         step = 1
         while self._exists(low + step):
@@ -260,7 +309,7 @@ class Ledger:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._exists(middle) else (low, middle)
-        return low
+        return Newest(low, lost)
 
     def _exists(self, version: int) -> bool:
         return self.storage.read(commit_key(version)) is not None
@@ -269,7 +318,7 @@ class Ledger:
         """One commit.
 
         Raises:
-            CacheNotFound: there is none of that version.
+            CacheNotFound: there is none of that version; says which there are.
         """
         return self.commits(version, version + 1)[0]
 
@@ -277,7 +326,7 @@ class Ledger:
         """The commits [start, stop), read concurrently, each checked to follow from the one before.
 
         Raises:
-            CacheNotFound: the last one is not there.
+            CacheNotFound: the last one is not there; says which are.
             CorruptData: one before is missing, one is damaged, or does not name the one before it
                 as its parent.
         """
@@ -289,7 +338,7 @@ class Ledger:
             if data is None and objects[-1] is not None:
                 raise CorruptData(f"{where} is missing, though later commits are there")
             if data is None:
-                raise CacheNotFound(f"{where}: there is no such version of the cache")
+                raise self._no_version(stop - 1)
             found.append(Commit.from_json(unseal(data, where), where))
         for before, after in itertools.pairwise(found):
             if after.parent != before.digest:
@@ -299,18 +348,43 @@ class Ledger:
                 )
         return found
 
+    def _no_version(self, version: int) -> ForebayError:
+        """The error for a version of which there is no commit."""
+        newest = self.head()
+        if newest is None:
+            return no_cache(self.storage)
+        if 0 <= version <= newest:
+            where = self.storage.where(commit_key(version))
+            return CorruptData(f"{where} is missing, though later commits are there")
+        return no_version(self.storage, version, newest)
+
+    def resolve(self, version: int | None) -> int:
+        """The version asked for, or the newest.
+
+        Warns (UserWarning) where the newest is asked for and the hint names a later one.
+
+        Raises:
+            CacheNotFound: the newest is asked for and there is no cache.
+        """
+        if version is not None:
+            return version
+        newest = self.newest()
+        loss = newest.loss(self.storage.url)
+        if newest.version is None:
+            raise no_cache(self.storage) if loss is None else CacheNotFound(loss)
+        if loss is not None:
+            warnings.warn(loss, stacklevel=2)
+        return newest.version
+
     def snapshot(self, version: int | None = None) -> Snapshot:
         """The state after a version, or after the newest.
 
+        Warns as `resolve` does.
+
         Raises:
-            CacheNotFound: there is no cache, or no such version.
+            CacheNotFound: there is no cache, or no such version; says which there are.
         """
-        if version is None:
-            version = self.head()
-            if version is None:
-                raise CacheNotFound(
-                    f"{self.storage.url}: there is no cache here (no {commit_key(0)})"
-                )
+        version = self.resolve(version)
         commit = self.commit(version)
         first = 0 if commit.base is None else commit.base["version"] + 1
         segments = [] if commit.base is None else self.segments(commit.base["segments"])

@@ -18,8 +18,8 @@ from cachelib import coverage
 from cachelib.cache import Cache
 from cachelib.canonical import digest, digest_of, unseal
 from cachelib.digest import EMPTY, Digest, digest_rows, fold
-from cachelib.errors import CacheNotFound, CorruptData, ForebayError
-from cachelib.ledger import Commit, Entries, Ledger, add_counts, commit_key
+from cachelib.errors import CorruptData, ForebayError
+from cachelib.ledger import Commit, Entries, Ledger, add_counts, commit_key, no_cache, no_version
 from cachelib.ragged import Ragged
 from cachelib.scan import Scan, arrays_of, in_order
 from cachelib.schema import Schema
@@ -81,10 +81,10 @@ def verify(
     """
     listed = _listed(storage)
     if not listed:
-        raise CacheNotFound(f"{storage.url}: there is no cache here (no {commit_key(0)})")
+        raise no_cache(storage)
     last = listed[-1] if version is None else version
     if not 0 <= last <= listed[-1]:
-        raise CacheNotFound(f"{storage.url}: there is no version {version}, only 0 to {listed[-1]}")
+        raise no_version(storage, last, listed[-1])
     yield from _check_hint(storage, listed[-1])
     yield from _walk(storage, Ledger(storage), last, progress)
 

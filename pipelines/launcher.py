@@ -130,9 +130,14 @@ def next_plan(request: Request) -> Planned:
     Raises:
         SourceChanged: a source changed since it was taken in, and that is an error.
         IncompatibleCache: the cache was marked complete.
+        CorruptData: its newest commits were lost.
     """
     ledger = Ledger(request.storage)
-    head = ledger.head()
+    newest = ledger.newest()
+    loss = newest.loss(request.storage.url)
+    if loss is not None:
+        raise CorruptData(f"{loss}. Restore them, or delete _ledger/head to go on without them")
+    head = newest.version
     snapshot = None if head is None else ledger.snapshot(head)
     taken = _taken(ledger)
     sources = request.discovery.sources

@@ -100,6 +100,8 @@ def test_rows_outside_are_refused(cache: Cache, index: int) -> None:
         cache.take([0, index])
     with pytest.raises(IndexError):
         cache.provenance([index])
+    with pytest.raises(IndexError, match=f"{index} is outside the {ROWS} rows"):
+        cache[index]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +111,29 @@ def test_rows_outside_are_refused(cache: Cache, index: int) -> None:
 def test_what_is_no_list_of_integers_is_refused(cache: Cache, indices: Any) -> None:
     with pytest.raises(TypeError, match=r"integer|one-dimensional"):
         cache.take(indices)
+
+
+@pytest.mark.parametrize("indices", [{1, 0}, frozenset(), {1: 0}, {}, {1: 0}.keys()])
+def test_what_has_no_order_is_refused(cache: Cache, indices: Any) -> None:
+    kind = type(indices).__name__
+    for act in (cache.take, cache.provenance):
+        with pytest.raises(TypeError, match=f"integers in an order, got a {kind}: make it a list"):
+            act(indices)
+
+
+@pytest.mark.parametrize("index", [0, 7, ROWS - 1, -1, -ROWS, np.int64(3), np.uint8(3)])
+def test_one_row(cache: Cache, columns: Columns, index: Any) -> None:
+    row = cache[index]
+    expected = take(columns, np.array([int(index)]))
+    assert list(row) == list(EVERY_KIND.names)
+    for name, value in row.items():
+        np.testing.assert_array_equal(value, expected[name][0])
+
+
+@pytest.mark.parametrize("index", [slice(0, 2), [0], "0", 0.0, None, True])
+def test_one_row_is_one_integer(cache: Cache, index: Any) -> None:
+    with pytest.raises(TypeError, match="an index must be an integer"):
+        cache[index]
 
 
 def test_unknown_fields_are_refused(cache: Cache) -> None:
@@ -307,6 +332,13 @@ def test_a_forked_writer_is_refused(tmp_path: Path) -> None:
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(CacheNotFound, match=f"file://{tmp_path}/x/: there is no cache here"):
         cachelib.open(tmp_path / "x")
+
+
+@pytest.mark.parametrize("version", [len(COMMITS), 99, -1])
+def test_a_version_that_is_not_there_says_which_are(path: str, version: int) -> None:
+    there = f"no version {version}; versions 0 to {len(COMMITS) - 1} are there"
+    with pytest.raises(CacheNotFound, match=there):
+        cachelib.open(path, version=version)
 
 
 # The index arithmetic below, by itself.

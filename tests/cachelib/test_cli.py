@@ -111,6 +111,21 @@ def test_ls_of_an_older_version(cache: str, capsys: pytest.CaptureFixture[str]) 
     assert "holds      1 rows, 2 tokens, 100 notes in 1 shards" in out
 
 
+@pytest.mark.parametrize("command", ["ls", "head", "stats"])
+def test_a_lost_newest_commit_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    write_cache(tmp_path, SCHEMA, rows(), [[1], [2]])
+    (tmp_path / commit_key(1)).unlink()
+    status, _, err = run(capsys, command, str(tmp_path))
+    assert status == 0
+    assert err == (
+        f"forebay: file://{tmp_path}/: _ledger/head names version 1, but the newest is 0: commits "
+        "were lost, or left out of a copy\n"
+    )
+    assert run(capsys, command, str(tmp_path), "--version", "0")[2] == ""
+
+
 def test_ls_as_json(cache: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "ls", cache, "--json")
     found = json.loads(out)
@@ -260,9 +275,19 @@ def test_stats_as_json(cache: str, capsys: pytest.CaptureFixture[str]) -> None:
         (["head", "{none}"], "CacheNotFound: file://{none}/: there is no cache here"),
         (["verify", "{none}"], "CacheNotFound: file://{none}/: there is no cache here"),
         (["stats", "{none}"], "CacheNotFound: file://{none}/: there is no cache here"),
-        (["ls", "{cache}", "--version", "9"], "CacheNotFound: "),
-        (["ls", "{cache}", "--version", "-1"], "CacheNotFound: "),
-        (["head", "{cache}", "--version", "9"], "CacheNotFound: "),
+        (
+            ["ls", "{cache}", "--version", "9"],
+            "CacheNotFound: file://{cache}/: there is no version 9",
+        ),
+        (["ls", "{cache}", "--version", "999999999999"], "CacheNotFound: "),
+        (
+            ["ls", "{cache}", "--version", "-1"],
+            "CacheNotFound: file://{cache}/: there is no version -1; versions 0 to 2 are there",
+        ),
+        (
+            ["head", "{cache}", "--version", "9"],
+            "CacheNotFound: file://{cache}/: there is no version",
+        ),
         (["head", "{cache}", "--row", "3"], "row 3 is outside the 3 rows"),
         (["head", "{cache}", "--row", "-4"], "row -4 is outside the 3 rows"),
         (["verify", "{cache}", "--version", "9"], "CacheNotFound: "),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import warnings
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from cachelib.ledger import (
     Commit,
     Entries,
     Ledger,
+    Newest,
     Snapshot,
     add_counts,
     commit_key,
@@ -251,15 +253,38 @@ def test_no_cache(tmp_path: Path, hint: bytes | None) -> None:
     if hint is not None:
         ledger.storage.write("_ledger/head", hint)
     assert ledger.head() is None
-    with pytest.raises(CacheNotFound, match=f"{tmp_path}/: there is no cache here"):
+    said = (
+        "there is no cache here" if hint is None else f"_ledger/head names version {int(hint)}, but"
+    )
+    with pytest.raises(CacheNotFound, match=f"{tmp_path}/: {said}"):
         ledger.snapshot()
+
+
+def test_a_lost_newest_commit_is_warned_of(tmp_path: Path) -> None:
+    ledger = Ledger(Storage.at(tmp_path))
+    grow(ledger, 3)
+    assert ledger.newest() == Newest(2, None)
+    (tmp_path / commit_key(2)).unlink()
+    assert ledger.newest() == Newest(1, 2)
+    with pytest.warns(
+        UserWarning, match="_ledger/head names version 2, but the newest is 1: commits"
+    ):
+        assert cachelib.open(tmp_path).version == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cachelib.open(tmp_path, version=1).version == 1
+    # A hint that lags, as it may, is no loss.
+    (tmp_path / "_ledger/head").write_bytes(b"0")
+    assert ledger.newest() == Newest(1, None)
 
 
 def test_no_such_version(tmp_path: Path) -> None:
     ledger = Ledger(Storage.at(tmp_path))
     grow(ledger, 3)
-    for version in (3, 100, -1):
-        with pytest.raises(CacheNotFound, match=r"no such version"):
+    for version in (3, 100, -1, 10**30):
+        with pytest.raises(
+            CacheNotFound, match=rf"no version {version}; versions 0 to 2 are there$"
+        ):
             ledger.snapshot(version)
 
 

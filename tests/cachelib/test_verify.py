@@ -74,7 +74,7 @@ def test_nothing_to_verify(tmp_path: Path) -> None:
         found(Storage.at(tmp_path))
     storage = write_cache(tmp_path, TOKENS, random_columns(TOKENS, [1], 0), [[1]])
     for version in (1, -1):
-        with pytest.raises(CacheNotFound, match=f"no version {version}, only 0 to 0"):
+        with pytest.raises(CacheNotFound, match=f"no version {version}; only version 0 is there"):
             found(storage, version)
 
 

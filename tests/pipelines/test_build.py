@@ -254,6 +254,19 @@ def test_a_finished_cache_takes_no_more_unless_reopened(
     assert build(**options, reopen=True).rows == 503
 
 
+def test_a_cache_that_lost_its_newest_commit_takes_no_more(
+    options: dict[str, Any], corpus: Path
+) -> None:
+    build(**options)
+    build(**options, finish=True)
+    newest = Ledger(Storage.at(options["to"])).head()
+    (Path(options["to"]) / f"_ledger/{newest:020d}.json").unlink()
+    with pytest.raises(CorruptData, match=rf"names version {newest}, but .* delete _ledger/head"):
+        build(**options)
+    (Path(options["to"]) / "_ledger/head").unlink()
+    assert build(**options).rows == 500
+
+
 def test_rejects_are_counted_and_too_many_fail(options: dict[str, Any], corpus: Path) -> None:
     good = '{"id": "x", "text": "fine", "score": 1}\n'
     bad = '{"id": "x", "text": 7, "score": 1}\nnot json\n'
