@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 
 from pipelines.sources import deepjson, kept, unicode
@@ -27,7 +28,7 @@ SPACE = b" \t\r\n"
 EXACT = 64 << 10
 """Bytes of an irregular block that is not halved any more."""
 
-LENIENT = (re.compile(rb"Inf[,\]}\s]"), re.compile(rb"-NaN[,\]}\s]"))
+LENIENT = (rb"Inf[,\]}\s]", rb"-NaN[,\]}\s]")
 """Numbers that pyarrow takes and Python does not, also where they are words of a text.
 
 Two patterns, since each is found by its literal beginning, at gigabytes a second.
@@ -155,7 +156,10 @@ def decode_fast(lines: Lines, reading: Reading, start: int, stop: int) -> Record
 
 def _may_be_lenient(data: bytes) -> bool:
     """Whether there may be an Inf or -NaN that is a value of its own, not a word of a text."""
-    for found in itertools.chain.from_iterable(word.finditer(data) for word in LENIENT):
+    whole = unicode.one_value(data)
+    # RE2 tells several times faster than Python's re that there is no such word at all.
+    words = [word for word in LENIENT if pc.match_substring_regex(whole, word)[0].as_py()]
+    for found in itertools.chain.from_iterable(re.finditer(word, data) for word in words):
         before = data[max(found.start() - 64, 0) : found.start()].rstrip(b" \t\r\n-")
         if not before or before.endswith((b":", b",", b"[")):
             return True
