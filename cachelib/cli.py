@@ -29,6 +29,7 @@ from cachelib.stats import (
 )
 from cachelib.storage import Storage
 from cachelib.verify import Progress, difference, verify
+from cachelib.words import counted
 
 TEXT_SHOWN = 600
 """Characters of a long text that `head` shows."""
@@ -128,12 +129,12 @@ def _ls(options: argparse.Namespace) -> int:
         )
         return 0
     totals = newest.totals
-    holds = [f"{totals['rows']:,} rows"]
+    holds = [counted(totals["rows"], "row")]
     fields = [f.name for f in newest.schema.fields if has_offsets(f) and not f.text]
     holds += [f"{totals['elements'][name]:,} {name}" for name in fields]
     print(printable(storage.url))
-    print(f"  version    {newest.version}, {'finished' if newest.finished else 'not finished'}")
-    print(f"  holds      {', '.join(holds)} in {totals['shards']:,} shards")
+    print(f"  version    {newest.version}, {_state(commits)}")
+    print(f"  holds      {', '.join(holds)} in {counted(totals['shards'], 'shard')}")
     print(f"  content    {totals['digest']}")
     print(f"  fields     {', '.join(map(_field_words, newest.schema.fields))}")
     for line in _identity_words(newest.identity):
@@ -144,6 +145,14 @@ def _ls(options: argparse.Namespace) -> int:
         [_commit_cells(commit, fields) for commit in commits],
     )
     return 0
+
+
+def _state(commits: Sequence[Commit]) -> str:
+    """Whether a cache is complete, or was."""
+    if commits[-1].finished:
+        return "finished"
+    before = [commit.version for commit in commits if commit.finished]
+    return "not finished" + (f", reopened since it was at version {before[-1]}" if before else "")
 
 
 def _commit_json(commit: Commit) -> dict[str, Any]:
@@ -195,9 +204,8 @@ def _identity_words(identity: Mapping[str, Any]) -> list[str]:
     if isinstance(tokenizer, dict):
         parts = [f"tokenizer  content {tokenizer.get('content')}"]
         if "vocabulary" in tokenizer:
-            parts.append(
-                f"{tokenizer['vocabulary']:,} tokens up to id {tokenizer.get('largest_id', 0):,}"
-            )
+            vocabulary = counted(tokenizer["vocabulary"], "token")
+            parts.append(f"{vocabulary} up to id {tokenizer.get('largest_id', 0):,}")
         edges = tokenizer.get("edges") or {}
         for edge in ("bos", "eos"):
             token = edges.get(edge)
@@ -219,7 +227,7 @@ def _head(options: argparse.Namespace) -> int:
     cache = Cache(options.cache, options.version)
     first = options.row + len(cache) if options.row < 0 else options.row
     if not 0 <= first < max(1, len(cache)):
-        raise IndexError(f"row {options.row} is outside the {len(cache)} rows")
+        raise IndexError(f"row {options.row} is outside the {counted(len(cache), 'row')}")
     decode = _decoder(cache)
     for row in range(first, min(len(cache), first + max(0, options.n))):
         columns = cache.take([row])
@@ -268,14 +276,14 @@ def _shown(
     if decode is not None:
         some = values if full else values[:IDS_DECODED]
         text = _shortened(decode(some.tolist()), full, more=len(some) < len(values))
-        return f"{len(values):,} ids: {text}"
+        return f"{counted(len(values), 'id')}: {text}"
     if np.ndim(values) == 0:
         return str(values)
     size = values.size if full else VALUES_SHOWN
     shown = np.array2string(
         values, threshold=size, edgeitems=VALUES_SHOWN // 3, max_line_width=90, separator=" "
     )
-    return f"{len(values):,} values: {shown}" if field.ragged else shown
+    return f"{counted(len(values), 'value')}: {shown}" if field.ragged else shown
 
 
 def _shortened(text: str, full: bool, more: bool = False) -> str:
@@ -310,8 +318,8 @@ def _verify(options: argparse.Namespace) -> int:
 
         def show(done: Progress) -> None:
             meter.show(
-                f"{done.shards:,} of {done.all_shards:,} shards, "
-                f"{done.rows:,} of {done.all_rows:,} rows, {problems} problems"
+                f"{done.shards:,} of {counted(done.all_shards, 'shard')}, "
+                f"{done.rows:,} of {counted(done.all_rows, 'row')}, {counted(problems, 'problem')}"
             )
 
         for problem in verify(storage, options.version, show):
@@ -319,12 +327,13 @@ def _verify(options: argparse.Namespace) -> int:
             meter.clear()
             print(printable(str(problem)), flush=True)
     if problems:
-        print(f"{problems} problems in {printable(storage.url)}")
+        print(f"{counted(problems, 'problem')} in {printable(storage.url)}")
         return 1
     cache = Cache(storage, options.version)
+    shards = counted(len(cache.snapshot.entries), "shard")
     print(
-        f"{printable(storage.url)} version {cache.version} is sound: {len(cache):,} rows in "
-        f"{len(cache.snapshot.entries):,} shards, content {cache.snapshot.digest}"
+        f"{printable(storage.url)} version {cache.version} is sound: "
+        f"{counted(len(cache), 'row')} in {shards}, content {cache.snapshot.digest}"
     )
     if options.against is None:
         return 0
@@ -374,7 +383,7 @@ def _stats(options: argparse.Namespace) -> int:
             options.cache,
             options.version,
             quick=options.quick,
-            progress=lambda done, total: meter.show(f"{done:,} of {total:,} shards"),
+            progress=lambda done, total: meter.show(f"{done:,} of {counted(total, 'shard')}"),
         )
     if options.json:
         _print_json(found.to_json())
@@ -386,8 +395,8 @@ def _stats(options: argparse.Namespace) -> int:
         between = "" if found.smallest is None else f", from {found.smallest} to {found.largest}"
         print(f"  {name:<10} {found.tokens:,}{between}")
         print(f"  lengths    {_length_words(found)}")
-    counted = "".join(f", {count:,} {what}" for what, count in found.counts.items())
-    print(f"  records    {found.records:,}{counted}")
+    tally = "".join(f", {count:,} {what}" for what, count in found.counts.items())
+    print(f"  records    {found.records:,}{tally}")
     print(f"  rejects    {sum(reject.count for reject in found.rejects):,}")
     for reject in found.rejects:
         print(f"    {reject.count:,} x {printable(reject.reason)}")
@@ -422,10 +431,11 @@ def _print_sources(sources: Sources, name: str, everything: bool) -> None:
     header = ["", "rows", name, "empty"]
     groups = sources.groups()
     if len(sources.names) > SOURCES_SHOWN or 1 < len(groups.names) < len(sources.names):
-        print(f"\n{len(groups.names):,} groups of {len(sources.names):,} sources")
+        of = counted(len(sources.names), "source")
+        print(f"\n{counted(len(groups.names), 'group')} of {of}")
         _print_table(header, _largest(groups, everything))
     if everything or len(sources.names) <= SOURCES_SHOWN:
-        print(f"\n{len(sources.names):,} sources")
+        print(f"\n{counted(len(sources.names), 'source')}")
         _print_table(header, _largest(sources, everything))
     else:
         print("\n(every source with --all, or with --json)")

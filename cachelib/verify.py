@@ -34,6 +34,7 @@ from cachelib.shard import (
     read_rejects,
 )
 from cachelib.storage import Storage
+from cachelib.words import counted
 
 COMMITS_AT_ONCE = 64
 
@@ -149,7 +150,8 @@ class _Chain:
         again = [name for name, count in Counter(entries.shard).items()
                  if count > 1 or name in self.names]  # fmt: skip
         if again:
-            yield f"holds {len(again)} shards that the cache has already, first {again[0]}"
+            shards = counted(len(again), "shard")
+            yield f"holds {shards} that the cache has already, first {again[0]}"
 
     def add(self, commit: Commit) -> None:
         self.follows = True
@@ -599,7 +601,10 @@ def difference(one: Cache, other: Cache) -> str | None:
     rows = min(len(one), len(other))
     if _prefix(one, rows) == _prefix(other, rows):
         more = one if len(one) > rows else other
-        return f"the first {rows} rows are the same; {more.storage.url} has {len(more)} rows"
+        return (
+            f"the first {counted(rows, 'row')} are the same; "
+            f"{more.storage.url} has {counted(len(more), 'row')}"
+        )
     low, high = 0, rows  # equal up to low, not up to high
     borders = np.union1d(one.snapshot.row_bases, other.snapshot.row_bases)
     while len(borders := borders[(borders > low) & (borders < high)]):

@@ -8,24 +8,25 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cachelib.errors import ForebayError
+from cachelib.words import about, counted, size
 from pipelines.config import BuildConfig, build_config, read_yaml
 from pipelines.launcher import Planned, Request, Summary, build, inquire, next_plan
 from pipelines.plan import Plan
-from pipelines.progress import terminal
+from pipelines.progress import Terminal
 
-_STOPPED = "\nforebay: stopped. What is committed can be read; the same command goes on from here"
+_STOPPED = "forebay: stopped. What is committed can be read; the same command goes on from here"
 
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-def _stop_at_once(signum: int, frame: object) -> None:
-    """End this process: a build needs no tidying up, and Beam's takes long and complains."""
-    print(_STOPPED, file=sys.stderr, flush=True)
-    os._exit(130)
+BYTES_A_TOKEN_FROM = 100_000
+"""New tokens from which on bytes a token are told: small shards are mostly metadata."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -36,35 +37,70 @@ def main(arguments: Sequence[str]) -> int:
     if not known.verbose:
         # What Beam logs as errors comes with the error that is raised, too.
         logging.disable(logging.CRITICAL)
+    screen = Terminal()
     try:
         config = _config(known)
-        if rest and config.runner in ("embedded", "bundles"):
-            parser.error(f"unknown options {' '.join(rest)}")
+        here = config.runner in ("embedded", "bundles")
+        if rest and here:
+            parser.error(f"unknown options {' '.join(rest)} (inputs come first)")
         if command == "plan":
             request = inquire(config)
             _print_plan(request, next_plan(request))
             return 0
-        if config.runner in ("embedded", "bundles") and not config.processes:
-            signal.signal(signal.SIGINT, _stop_at_once)
-        show = None if known.quiet else terminal()
-        summary = build(config, show=show, beam_arguments=[r for r in rest if r != "--"])
-    except KeyboardInterrupt:
+        show = None if known.quiet else screen.show
+        with _handling(_stop_at_once(screen) if here and not config.processes else _interrupt):
+            summary = build(config, show=show, beam_arguments=[r for r in rest if r != "--"])
+    except KeyboardInterrupt as stop:
+        screen.end()
         print(_STOPPED, file=sys.stderr)
-        return 130
+        return 128 + (stop.args[0] if stop.args else signal.SIGINT)
     except ForebayError as error:
-        print(f"\nforebay: {type(error).__name__}: {error}", file=sys.stderr)
+        screen.end()
+        print(f"forebay: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     except Exception as error:
+        screen.end()
         if known.verbose:
             raise
-        print(f"\nforebay: the engine failed: {_last_line(error)}\n"
+        print(f"forebay: the engine failed: {_last_line(error)}\n"
               "What is committed stays; the same command goes on from here. --verbose tells more",
               file=sys.stderr)  # fmt: skip
         return 1
-    if not known.quiet:
-        print(file=sys.stderr)
+    screen.end()
     _print_summary(summary, known.json_summary)
     return 0
+
+
+Handler = Callable[[int, object], None]
+
+
+def _stop_at_once(screen: Terminal) -> Handler:
+    """Ends this process: a build needs no tidying up, and Beam's takes long and complains."""
+
+    def stop(signum: int, frame: object) -> None:
+        with suppress(OSError):  # the terminal may be what has gone
+            screen.end()
+            print(_STOPPED, file=sys.stderr, flush=True)
+        os._exit(128 + signum)
+
+    return stop
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    """Lets Beam tidy up: there are other processes to end."""
+    raise KeyboardInterrupt(signum)
+
+
+@contextmanager
+def _handling(handler: Handler) -> Iterator[None]:
+    """Handles the signals that stop a build, but for those that are ignored, as nohup does."""
+    heard = [number for number in _STOPPING if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def _last_line(error: Exception) -> str:
@@ -119,31 +155,37 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
     s = summary
     for note in s.notes:
         print(f"note: {note}")
+    holds = f"{counted(s.rows, 'row')}, {counted(s.tokens, 'token')}"
     if s.records == 0:
-        print(f"{s.url} is up to date: version {s.version}, {s.rows:,} rows, {s.tokens:,} tokens")
+        print(f"{s.url} is up to date: version {s.version}, {holds}")
         return
-    rate = s.bytes / s.working / 1e6 if s.working else 0.0
-    speed = s.new_tokens / s.working if s.working else 0.0
-    print(f"{s.url} version {s.version}: {s.rows:,} rows, {s.tokens:,} tokens")
+    rate = s.bytes / s.working if s.working else 0.0
+    speed = (s.new_tokens - s.earlier_tokens) / s.working if s.working else 0.0
+    print(f"{s.url} version {s.version}: {holds}")
     print(
-        f"  this build   {s.new_rows:,} rows and {s.new_tokens:,} tokens from {s.records:,} records"
-        f" in {s.seconds:.1f} s ({s.working:.1f} s of work: {rate:.1f} MB/s, {speed:,.0f} tokens/s)"
+        f"  this build   {counted(s.new_rows, 'row')} and {counted(s.new_tokens, 'token')} from "
+        f"{counted(s.records, 'record')} in {s.seconds:.1f} s"
     )
+    if s.earlier_tokens:
+        print(f"               {counted(s.earlier_tokens, 'token')} written by an earlier run")
+    print(f"  work         {s.working:.1f} s: {size(rate)}/s, {speed:,.0f} tokens/s")
     if s.stored_bytes is not None and s.new_tokens:
-        print(f"  stored       {s.stored_bytes / 1e6:,.1f} MB, "
-              f"{s.stored_bytes / s.new_tokens:.2f} bytes a token")  # fmt: skip
+        density = f", {s.stored_bytes / s.new_tokens:.2f} bytes a token"
+        told = s.new_tokens >= BYTES_A_TOKEN_FROM
+        print(f"  stored       {size(s.stored_bytes)}{density if told else ''}")
     rejected = ", ".join(f"{count:,} x {reason}" for reason, count in s.rejects.items())
     print(f"  rejects      {sum(s.rejects.values()):,}{f': {rejected}' if rejected else ''}")
-    counted = ", ".join(f"{count:,} {name}" for name, count in s.counts.items())
-    if counted:
-        print(f"  counted      {counted}")
+    tally = ", ".join(f"{count:,} {name}" for name, count in s.counts.items())
+    if tally:
+        print(f"  counted      {tally}")
 
 
 def _print_plan(request: Request, planned: Planned) -> None:
     sources = request.discovery.sources
+    stored = size(sum(source.size for source in sources))
     print(f"cache      {request.storage.url}")
-    print(f"sources    {len(sources):,} files, {sum(s.size for s in sources) / 1e6:,.1f} MB stored")
-    print(f"reused     {planned.reused:,} files are in the cache already")
+    print(f"sources    {counted(len(sources), 'file')}, {stored} stored")
+    print(f"reused     {counted(planned.reused, 'file')} that the cache has already")
     for name in planned.changed[:5]:
         print(f"changed    {name}: left out")
     for name, why in request.discovery.skipped[:5]:
@@ -152,7 +194,7 @@ def _print_plan(request: Request, planned: Planned) -> None:
         print(f"left out   {len(request.discovery.skipped) - 5:,} more")
     edges = request.prepared.identity.edges
     print(
-        f"tokenizer  {request.prepared.identity.vocabulary:,} tokens, engine "
+        f"tokenizer  {counted(request.prepared.identity.vocabulary, 'token')}, engine "
         f"{request.prepared.engine}, bos {edges.bos or 'none'}, eos {edges.eos or 'none'}"
     )
     for note in planned.notes:
@@ -164,11 +206,12 @@ def _print_plan(request: Request, planned: Planned) -> None:
 
 
 def _print_work(plan: Plan, planned: Planned, tokens_per_byte: float) -> None:
+    done = f"; {counted(planned.waves_done, 'wave')} of it committed"
     print(
-        f"work       {len(plan.splits):,} splits, {plan.size / 1e6:,.1f} MB of text, about "
-        f"{plan.size * tokens_per_byte / 1e6:,.1f} million tokens"
-        + (f" (a stored plan; {planned.waves_done} waves of it are done)" if planned.stored else "")
+        f"work       {counted(len(plan.splits), 'split')}, {size(plan.size)} of text, about "
+        f"{about(plan.size * tokens_per_byte)} tokens"
+        + (f" (a stored plan{done})" if planned.stored else "")
     )
     for wave in range(plan.wave_count):
-        size = sum(plan.splits[split].size for split in plan.wave(wave))
-        print(f"  wave {wave + 1:3d}  {len(plan.wave(wave)):6,} splits {size / 1e6:12,.1f} MB")
+        text = size(sum(plan.splits[split].size for split in plan.wave(wave)))
+        print(f"  wave {wave + 1:3d}  {counted(len(plan.wave(wave)), 'split'):>13} {text:>14}")

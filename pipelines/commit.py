@@ -9,6 +9,7 @@ from cachelib.errors import BuildFailed, LedgerConflict
 from cachelib.ledger import Commit, Ledger, Snapshot, add_counts, follow
 from cachelib.shard import Manifest, read_rejects
 from cachelib.storage import Storage
+from cachelib.words import counted
 from pipelines.plan import Plan
 
 REJECTS_JUDGED_FROM = 10_000
@@ -80,10 +81,10 @@ def commit_wave(
         if len(own) < wave:
             raise LedgerConflict(f"wave {wave} of plan {name} comes after only {len(own)} waves")
         if parent is not None and parent.commit.finished and parent.version != plan.parent_version:
+            left = counted(plan.wave_count - wave, "wave")
             raise LedgerConflict(
                 f"{storage.url} was marked complete at version {parent.version}, while plan "
-                f"{name} had {plan.wave_count - wave} waves to go; reopen: true (--reopen) adds "
-                "them"
+                f"{name} had {left} to go; reopen: true (--reopen) adds what is missing"
             )
         last = wave == plan.wave_count - 1
         check_rejects(storage, own, manifests, last, max_reject_rate)
@@ -192,5 +193,6 @@ def check_audits(before: Sequence[Commit], manifests: Sequence[Manifest]) -> Non
 def _no_rows(manifests: Sequence[Manifest]) -> str:
     sources = sorted({cover.source for manifest in manifests for cover in manifest.covers})
     rejects = add_counts(manifest.rejects for manifest in manifests)
-    found = f"{len(sources)} sources ({', '.join(sources[:3])}{', ...' if sources[3:] else ''})"
+    shown = ", ".join(sources[:3]) + (", ..." if sources[3:] else "")
+    found = f"{counted(len(sources), 'source')} ({shown})"
     return f"{found} gave no row at all; rejects: {rejects or 'none'}. Nothing was committed"

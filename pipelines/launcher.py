@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,10 +15,11 @@ from cachelib.errors import CorruptData, ForebayError, IncompatibleCache, Ledger
 from cachelib.ledger import Commit, Ledger, Snapshot, add_counts
 from cachelib.shard import attempt_prefix
 from cachelib.storage import Storage
+from cachelib.words import counted
 from pipelines.commit import commits_of, finish
 from pipelines.config import BuildConfig, build_config, setting
 from pipelines.plan import Plan, Work, check_unchanged, make_splits, make_waves, remaining
-from pipelines.progress import Progress, Watcher
+from pipelines.progress import Progress, Watcher, published
 from pipelines.request import Request, find_sources, inquire
 from pipelines.sample import check_sample
 from pipelines.sample import notes as notes_on_sample
@@ -33,6 +34,8 @@ class Planned:
         plan: the work, or None where nothing is left to do.
         stored: whether it is a plan that an earlier build stored and did not end.
         waves_done: waves of it that are committed.
+        splits_done: splits of it that are finished, in committed waves or not.
+        tokens_waiting: tokens of finished parts that are not committed.
         reused: sources that are taken in already.
         changed: sources left out because they changed.
         notes: what the user should know.
@@ -41,6 +44,8 @@ class Planned:
     plan: Plan | None
     stored: bool
     waves_done: int
+    splits_done: frozenset[int]
+    tokens_waiting: int
     reused: int
     changed: tuple[str, ...]
     notes: tuple[str, ...]
@@ -54,8 +59,9 @@ class Summary:
         url: of the cache.
         version: newest version afterwards, or -1 where there is no cache.
         rows, tokens: of the cache.
-        new_rows, new_tokens, records, rejects, counts: of this build.
-        bytes: of text read, about.
+        new_rows, new_tokens, records, rejects, counts: of what this build committed.
+        earlier_tokens: those of new_tokens that an earlier run had written, but not committed.
+        bytes: of text read by this run, about.
         stored_bytes: of the shards of this build, None where the store does not tell.
         seconds: from the call to its end; `working` without what came before the first wave.
         notes: what the user should know.
@@ -67,6 +73,7 @@ class Summary:
     tokens: int
     new_rows: int
     new_tokens: int
+    earlier_tokens: int
     records: int
     rejects: dict[str, int]
     counts: dict[str, int]
@@ -105,7 +112,7 @@ def build(
         importer.start()
     request = inquire(config, discovery, inspected_ns)
     commits: list[Commit] = []
-    size = 0
+    size = earlier = 0
     working = time.monotonic()
     notes: dict[str, None] = {}
     while (planned := next_plan(request)).plan is not None:
@@ -115,13 +122,26 @@ def build(
             importer.join()
         made = _carry_out(request, planned, show, beam_arguments)
         commits += made
-        size += planned.plan.size
+        size += _bytes_read(planned.plan, planned, _tokens(made))
+        earlier += planned.tokens_waiting
     seconds = time.monotonic()
     head = Ledger(request.storage).head()
     if config.finish and head is not None:
         finish(request.storage)
     notes |= dict.fromkeys(planned.notes)
-    return _summary(request, tuple(notes), commits, size, seconds - began, seconds - working)
+    return _summary(
+        request, tuple(notes), commits, earlier, size, seconds - began, seconds - working
+    )
+
+
+def _tokens(commits: Iterable[Commit]) -> int:
+    return sum(int(commit.entries.elements["tokens"].sum()) for commit in commits)
+
+
+def _bytes_read(plan: Plan, planned: Planned, tokens: int) -> int:
+    """Bytes of text that a run read for a plan, about, from the tokens that it committed."""
+    size = sum(split.size for split in plan.splits[plan.waves[planned.waves_done] :])
+    return round(size * (1 - planned.tokens_waiting / tokens)) if tokens else size
 
 
 def next_plan(request: Request) -> Planned:
@@ -148,17 +168,29 @@ def next_plan(request: Request) -> Planned:
     stored = _unfinished(request, ledger, snapshot, work)
     if stored is not None:
         plan, done = stored
-        return Planned(plan, True, done, work.reused, work.changed, notes)
+        parts = list(published(request.storage, plan, plan.name, plan.wave(done)))
+        return Planned(
+            plan=plan,
+            stored=True,
+            waves_done=done,
+            splits_done=frozenset(range(plan.waves[done]))
+            | {split for split, manifest in parts if manifest.task["next"] is None},
+            tokens_waiting=sum(manifest.elements.get("tokens", 0) for _, manifest in parts),
+            reused=work.reused,
+            changed=work.changed,
+            notes=(*notes, *_note_on_reopening(request, ledger, plan)),
+        )
+    anew = Planned(None, False, 0, frozenset(), 0, work.reused, work.changed, notes)
     if not work.pieces:
-        return Planned(None, False, 0, work.reused, work.changed, notes)
+        return anew
     if snapshot is not None and snapshot.commit.finished and not request.config.reopen:
         raise IncompatibleCache(
             f"{request.storage.url} was marked complete at version {snapshot.version}, and "
-            f"{len(work.pieces)} new pieces of sources were found; {setting('reopen', True)} adds "
-            "them"
+            f"its sources have {counted(len(work.pieces), 'new piece')}; "
+            f"{setting('reopen', True)} adds what is new"
         )
     plan = _new_plan(request, snapshot, work.pieces)
-    return Planned(plan, False, 0, work.reused, work.changed, notes)
+    return replace(anew, plan=plan, notes=(*notes, *_note_on_reopening(request, ledger, plan)))
 
 
 def _check_sample(request: Request, planned: Planned) -> None:
@@ -169,18 +201,28 @@ def _check_sample(request: Request, planned: Planned) -> None:
         check_sample(request.sample, request.config.max_reject_rate)
 
 
+def _note_on_reopening(request: Request, ledger: Ledger, plan: Plan) -> tuple[str, ...]:
+    """What becomes of a cache that was marked complete."""
+    if request.config.finish or not plan.parent or not ledger.commit(plan.parent_version).finished:
+        return ()
+    return (
+        f"the cache was marked complete at version {plan.parent_version}; adding to it leaves it "
+        f"unfinished, until {setting('finish', True)} marks it complete again",
+    )
+
+
 def _notes(request: Request, work: Work) -> tuple[str, ...]:
     notes = list(request.prepared.notes)
     lacking = {request.discovery.sources[piece.source].name for piece in work.pieces}
     if lacking.issuperset(request.sample.sources):
         notes += notes_on_sample(request.sample)
     if work.changed:
-        notes.append(f"{len(work.changed)} sources changed since they were taken in; left out")
+        notes.append(f"left out {counted(len(work.changed), 'source')} changed since taken in")
     if work.twins:
         new, old = work.twins[0]
         notes.append(
-            f"{len(work.twins)} sources have the content of sources that are in the cache under "
-            f"other names ({new!r} is {old!r}) and are taken in, too. Names are paths relative to "
+            f"the content of {counted(len(work.twins), 'source')} is in the cache already by "
+            f"another name ({new!r} is {old!r}) and is taken in, too. Names are paths relative to "
             "an input's root: give the inputs as before if these are the same files"
         )
     if request.discovery.skipped:
@@ -277,7 +319,7 @@ def _carry_out(
         raise CorruptData(f"{error}. Delete it and build again: it will be made anew") from error
     ledger = Ledger(storage)
     roots = _roots(request, plan)
-    watcher = None if show is None else Watcher(storage, plan, name, show)
+    watcher = None if show is None else Watcher(storage, plan, name, planned.splits_done, show)
     for wave in range(planned.waves_done, plan.wave_count):
         job = Job(storage.url, name, wave, roots, request.inspected_ns, config.max_reject_rate)
         take_failure(job)
@@ -301,6 +343,7 @@ def _summary(
     request: Request,
     notes: tuple[str, ...],
     commits: Sequence[Commit],
+    earlier: int,
     size: int,
     seconds: float,
     working: float,
@@ -316,7 +359,8 @@ def _summary(
         rows=totals["rows"],
         tokens=totals["elements"].get("tokens", 0),
         new_rows=sum(int(c.entries.rows.sum()) for c in commits),
-        new_tokens=sum(int(c.entries.elements["tokens"].sum()) for c in commits),
+        new_tokens=_tokens(commits),
+        earlier_tokens=earlier,
         records=sum(c.records for c in commits),
         rejects=add_counts(c.rejects for c in commits),
         counts=add_counts(c.counts for c in commits),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cachelib.canonical import seal
-from cachelib.shard import read_manifest
+from cachelib.shard import Manifest, read_manifest
 from cachelib.storage import Storage
+from cachelib.words import counted, size
 from pipelines.plan import Plan, shard_id
 
 POLL_SECONDS = 0.5
@@ -19,6 +20,9 @@ POLL_SECONDS = 0.5
 
 STATUS_SECONDS = 5.0
 """How often the status object is written, at most: stores limit writes to one object."""
+
+LOG_SECONDS = 10.0
+"""How often a line of progress is written where it cannot be rewritten."""
 
 LOOK_AHEAD = 32
 """Unfinished splits that are looked at each time."""
@@ -31,14 +35,16 @@ class Progress:
     Attributes:
         waves, wave: number of waves and the one running.
         bytes, total: bytes of text done and in all, about.
-        rows, tokens, rejects: of finished parts.
-        seconds: since the build began.
+        earlier: those of the bytes done that an earlier run did.
+        rows, tokens, rejects: of the finished parts of waves that this run commits.
+        seconds: since the plan was begun or gone on with.
     """
 
     waves: int
     wave: int
     bytes: int
     total: int
+    earlier: int
     rows: int
     tokens: int
     rejects: int
@@ -49,13 +55,26 @@ class Progress:
         share = self.bytes / self.total if self.total else 1.0
         line = (
             f"wave {self.wave + 1}/{self.waves}  {share:4.0%}  "
-            f"{self.bytes / 1e6:,.0f}/{self.total / 1e6:,.0f} MB  {self.rows:,} rows  "
-            f"{self.tokens:,} tokens  {self.rejects:,} rejects"
+            f"{size(self.bytes)} of {size(self.total)}  {counted(self.rows, 'row')}  "
+            f"{counted(self.tokens, 'token')}  {counted(self.rejects, 'reject')}"
         )
-        if self.bytes == 0:
+        if self.bytes <= self.earlier:
             return line
-        rate = self.bytes / self.seconds
-        return f"{line}  {rate / 1e6:.1f} MB/s  {(self.total - self.bytes) / rate:.0f} s left"
+        rate = (self.bytes - self.earlier) / self.seconds
+        return f"{line}  {size(rate)}/s  {(self.total - self.bytes) / rate:.0f} s left"
+
+
+def published(
+    storage: Storage, plan: Plan, name: str, splits: Iterable[int]
+) -> Iterator[tuple[int, Manifest]]:
+    """The parts of splits that are finished, each with its split."""
+    for split in splits:
+        part = 0
+        while (manifest := read_manifest(storage, shard_id(name, split, part))) is not None:
+            yield split, manifest
+            if manifest.task["next"] is None:
+                break
+            part += 1
 
 
 class Watcher:
@@ -64,11 +83,17 @@ class Watcher:
     Args:
         storage: of the cache.
         plan, name: the plan and its digest.
+        done: splits that an earlier run finished, in committed waves or not.
         show: called with each new state.
     """
 
     def __init__(
-        self, storage: Storage, plan: Plan, name: str, show: Callable[[Progress], None]
+        self,
+        storage: Storage,
+        plan: Plan,
+        name: str,
+        done: Collection[int],
+        show: Callable[[Progress], None],
     ) -> None:
         self._storage = storage
         self._plan = plan
@@ -76,7 +101,9 @@ class Watcher:
         self._show = show
         self._began = time.monotonic()
         self._told = -STATUS_SECONDS
-        self._bytes = self._rows = self._tokens = self._rejects = 0
+        self._done = frozenset(done)
+        self._earlier = self._bytes = sum(plan.splits[split].size for split in self._done)
+        self._rows = self._tokens = self._rejects = 0
         self._parts: dict[int, int] = {}
 
     @contextmanager
@@ -116,7 +143,7 @@ class Watcher:
         self._rows += manifest.rows
         self._tokens += manifest.elements.get("tokens", 0)
         self._rejects += sum(manifest.rejects.values())
-        if last:
+        if last and split not in self._done:
             self._bytes += self._plan.splits[split].size
         self._parts[split] = -1 if last else part + 1
         return True
@@ -128,6 +155,7 @@ class Watcher:
             wave=wave,
             bytes=self._bytes,
             total=self._plan.size,
+            earlier=self._earlier,
             rows=self._rows,
             tokens=self._tokens,
             rejects=self._rejects,
@@ -139,18 +167,26 @@ class Watcher:
             self._storage.write(f"_status/{self._name}.json", seal(vars(progress)))
 
 
-def terminal() -> Callable[[Progress], None]:
+class Terminal:
     """Shows progress on standard error: one line that is rewritten, or plain lines in a log."""
-    live = sys.stderr.isatty()
-    shown = [0.0]
 
-    def show(progress: Progress) -> None:
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._open = False  # whether a line is shown that has no end yet
+        self._shown = time.monotonic()
+
+    def show(self, progress: Progress) -> None:
         now = time.monotonic()
-        if live:
+        if self._live:
             sys.stderr.write("\r\x1b[K" + progress.line())
-        elif now - shown[0] > 10:
-            shown[0] = now
+            self._open = True
+        elif now - self._shown > LOG_SECONDS:
             sys.stderr.write(progress.line() + "\n")
+            self._shown = now
         sys.stderr.flush()
 
-    return show
+    def end(self) -> None:
+        """Let what is printed next begin on a line of its own."""
+        if self._open:
+            sys.stderr.write("\n")
+            self._open = False

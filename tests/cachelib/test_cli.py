@@ -17,6 +17,7 @@ from cachelib.cli import main, printable
 from cachelib.ledger import Ledger, commit_key
 from cachelib.ragged import Ragged
 from cachelib.schema import Field, Schema
+from cachelib.shard import publish
 from cachelib.storage import Storage
 from tests.cachelib.helpers import (
     TOKENIZER,
@@ -25,6 +26,7 @@ from tests.cachelib.helpers import (
     take,
     with_tokenizer,
     write_cache,
+    write_shard,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +110,7 @@ def test_ls(cache: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_ls_of_an_older_version(cache: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "ls", cache, "--version", "0")
     assert "version    0, not finished" in out
-    assert "holds      1 rows, 2 tokens, 100 notes in 1 shards" in out
+    assert "holds      1 row, 2 tokens, 100 notes in 1 shard\n" in out
 
 
 @pytest.mark.parametrize("command", ["ls", "head", "stats"])
@@ -124,6 +126,20 @@ def test_a_lost_newest_commit_is_told(
         "were lost, or left out of a copy\n"
     )
     assert run(capsys, command, str(tmp_path), "--version", "0")[2] == ""
+
+
+def test_ls_tells_that_a_finished_cache_was_reopened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_cache(tmp_path, SCHEMA, rows(), [[3]])
+    storage = Storage.at(tmp_path)
+    assert "version    0, not finished\n" in run(capsys, "ls", str(tmp_path))[1]
+    append_commit(storage, SCHEMA, [], finish=True)
+    assert "version    1, finished\n" in run(capsys, "ls", str(tmp_path))[1]
+    shard = write_shard(storage, SCHEMA, "more", take(rows(), slice(0, 1)), start=3)
+    append_commit(storage, SCHEMA, [publish(storage, shard)])
+    said = "version    2, not finished, reopened since it was at version 1\n"
+    assert said in run(capsys, "ls", str(tmp_path))[1]
 
 
 def test_ls_as_json(cache: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,7 +263,7 @@ def test_stats(cache: str, capsys: pytest.CaptureFixture[str]) -> None:
         r"1 x not\tJSON",
         "as numbers:3: detail: 'excerpt'",
         "",
-        "1 sources",
+        "1 source",
         "rows tokens empty",
         "numbers 3 8,002 1",
     ]

@@ -29,6 +29,7 @@ from pipelines import launcher
 from pipelines.commit import commit_wave
 from pipelines.config import build_config
 from pipelines.launcher import build
+from pipelines.progress import Progress
 from tests.pipelines.conftest import EOS, sentences, write_jsonl
 
 SMALL = 4096
@@ -251,7 +252,15 @@ def test_a_finished_cache_takes_no_more_unless_reopened(
         IncompatibleCache, match=r"marked complete.*; reopen: true \(--reopen\) adds"
     ):
         build(**options)
-    assert build(**options, reopen=True).rows == 503
+    summary = build(**options, reopen=True)
+    assert summary.rows == 503
+    assert summary.notes == (
+        f"the cache was marked complete at version {commit.version}; adding to it leaves it "
+        "unfinished, until finish: true (--finish) marks it complete again",
+    )
+    assert build(**options, finish=True).notes == ()
+    write_jsonl(corpus / "zz.jsonl", sentences(3, 3))
+    assert build(**options, finish=True, reopen=True).notes == ()
 
 
 def test_a_cache_that_lost_its_newest_commit_takes_no_more(
@@ -341,6 +350,41 @@ def test_a_stored_plan_is_continued_to_the_same_ledger(
         ours, theirs = again.commit(version), whole.commit(version)
         assert ours.task == theirs.task
         assert ours.totals == theirs.totals
+
+
+def test_what_an_earlier_run_wrote_is_not_counted_as_speed(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines import runners, tasks
+
+    run_wave = runners.run_wave
+
+    def stop_within(job: Any, *rest: Any, **more: Any) -> None:
+        if job.wave < 2:
+            run_wave(job, *rest, **more)
+            return
+        first = tasks.load_plan(job.cache, job.plan).wave(job.wave)[0]
+        written.extend(tasks.write(job, [first]))
+        raise KeyboardInterrupt
+
+    written: list[dict[str, Any]] = []
+    monkeypatch.setattr(runners, "run_wave", stop_within)
+    with pytest.raises(KeyboardInterrupt):
+        build(**options)
+    monkeypatch.setattr(runners, "run_wave", run_wave)
+    tokens = sum(part["elements"]["tokens"] for part in written)
+    _, left = planned(options)
+    assert left.plan is not None
+    assert (left.stored, left.waves_done, left.tokens_waiting) == (True, 2, tokens)
+    assert left.splits_done == frozenset(range(left.plan.wave(2)[0] + 1))
+    seen: list[Progress] = []
+    summary = build(**options, show=seen.append)
+    assert summary.earlier_tokens == tokens > 0
+    assert summary.rows == 500
+    earlier = sum(left.plan.splits[split].size for split in left.splits_done)
+    assert all(progress.earlier == earlier <= progress.bytes for progress in seen)
+    assert seen[-1].bytes == left.plan.size
+    assert summary.bytes < left.plan.size - earlier + SMALL
 
 
 def test_a_damaged_plan_is_made_anew_or_named(options: dict[str, Any]) -> None:

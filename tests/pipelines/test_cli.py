@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pipelines import entry
+from pipelines import cli, entry
 from pipelines.config import (
     BEAM_RUNNERS,
     BuildConfig,
@@ -20,6 +22,8 @@ from pipelines.config import (
     parse_size,
     read_yaml,
 )
+from pipelines.launcher import Summary
+from pipelines.progress import Progress, Terminal
 from tests.pipelines.conftest import EOS
 
 
@@ -27,6 +31,19 @@ from tests.pipelines.conftest import EOS
 def _keep_logging(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command turns logging off for its process, which here is pytest's."""
     monkeypatch.setattr("logging.disable", lambda level: None)
+
+
+WAITING = """
+import time
+from pipelines import cli, entry
+
+def build(*_, **__):
+    print("waiting", flush=True)
+    time.sleep(60)
+
+cli.build = build
+entry.command()
+"""
 
 
 def run(*arguments: str) -> int:
@@ -42,8 +59,8 @@ def test_build_from_options_and_again(
     assert run("build", *options) == 0
     said = capsys.readouterr().out
     assert "500 rows and" in said
-    assert "bytes a token" in said
     assert "rejects      0" in said
+    assert "bytes a token" not in said  # it says nothing about so few
     assert run("build", *options, "--json-summary") == 0
     assert json.loads(capsys.readouterr().out)["new_rows"] == 0
 
@@ -69,8 +86,9 @@ def test_plan_does_everything_but_the_work(
     assert run("plan", *options) == 0
     said = capsys.readouterr().out
     assert "sources    4 files" in said
-    assert "wave   1       1 splits" in said
-    assert "million tokens" in said
+    assert "reused     0 files that" in said
+    assert "wave   1        1 split   " in said
+    assert re.search(r"work       \d+ splits, [\d.]+ KB of text, about [\d,]+ tokens", said)
     assert not to.exists()
     assert run("build", *options, "--quiet") == 0
     assert run("plan", *options) == 0
@@ -87,11 +105,87 @@ def test_errors_are_one_message_without_a_traceback(
     to = str(tmp_path / "cache")
     assert run("build", str(bad), "--tokenizer", tokenizer, "--to", to, "--quiet") == 1
     said = capsys.readouterr().err
-    assert "BuildFailed" in said
+    assert said.startswith("forebay: BuildFailed: ")
     assert "1 x text is missing, first at bad.jsonl:0: '{}'" in said
     assert "Traceback" not in said
     assert run("build", str(bad), "--tokenizer", str(tmp_path / "no.json"), "--to", to) == 1
     assert "no.json" in capsys.readouterr().err
+
+
+def test_a_summary_says_what_this_run_did(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = Summary(
+        url="file:///x/",
+        version=1,
+        rows=1,
+        tokens=300_000,
+        new_rows=1,
+        new_tokens=300_000,
+        earlier_tokens=100_000,
+        records=1,
+        rejects={},
+        counts={},
+        bytes=500_000,
+        stored_bytes=450_000,
+        seconds=4,
+        working=2,
+        notes=(),
+    )
+    cli._print_summary(summary, False)
+    assert capsys.readouterr().out.splitlines() == [
+        "file:///x/ version 1: 1 row, 300,000 tokens",
+        "  this build   1 row and 300,000 tokens from 1 record in 4.0 s",
+        "               100,000 tokens written by an earlier run",
+        "  work         2.0 s: 250 KB/s, 100,000 tokens/s",
+        "  stored       450 KB, 1.50 bytes a token",
+        "  rejects      0",
+    ]
+
+
+def test_a_line_of_progress_is_ended_before_anything_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = Progress(2, 0, 3000, 9000, 1000, 1, 2, 0, 4)
+    line = "wave 1/2   33%  3.0 KB of 9.0 KB  1 row  2 tokens  0 rejects  500 bytes/s  12 s left"
+    assert progress.line() == line
+    for live, shown in ((True, f"\r\x1b[K{line}\n"), (False, "")):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda live=live: live)
+        screen = Terminal()
+        screen.show(progress)
+        screen.end()
+        screen.end()
+        assert capsys.readouterr().err == shown
+
+
+@pytest.mark.parametrize("runner", ["embedded", "dask"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_end_a_build_with_a_message(number: signal.Signals, runner: str) -> None:
+    """Whether the process ends at once or lets the engine tidy up."""
+    arguments = ["build", "x", "--to", "y", "--tokenizer", "z", "--runner", runner]
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITING, *arguments], stdout=-1, stderr=-1, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(number)
+        assert process.stderr.read() == (
+            "forebay: stopped. What is committed can be read; the same command goes on from here\n"
+        )
+        assert process.wait() == 128 + number
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    """As nohup and a shell's background jobs ask for."""
+    program = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{WAITING}"
+    arguments = ["build", "x", "--to", "y", "--tokenizer", "z"]
+    with subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=-1) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"waiting\n"
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        process.terminate()
+        assert process.wait() == 128 + signal.SIGTERM
 
 
 def test_unknown_commands_and_options_are_refused(

@@ -1,0 +1,21 @@
+"""Words: counts and sizes as people read them."""
+
+from __future__ import annotations
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things, as in "1 row" and "2,000 rows"."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def size(count: float) -> str:
+    """A number of bytes to three digits or so, in powers of 1,000, as in "4.5 MB"."""
+    for power, unit in ((3, "GB"), (2, "MB"), (1, "KB")):
+        if count >= 0.9995 * 1000**power:
+            return f"{count / 1000**power:,.{1 if count < 99.95 * 1000**power else 0}f} {unit}"
+    return counted(round(count), "byte")
+
+
+def about(count: float) -> str:
+    """An estimate to two digits, as in "12,000,000"."""
+    return f"{float(f'{count:.2g}'):,.0f}"
