@@ -25,6 +25,9 @@ _STOPPED = "forebay: stopped. What is committed can be read; the same command go
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+SKIPPED_SHOWN = 5
+"""Files that are no sources that `plan` names, of each reason."""
+
 BYTES_A_TOKEN_FROM = 100_000
 """New tokens from which on bytes a token are told: small shards are mostly metadata."""
 
@@ -188,10 +191,7 @@ def _print_plan(request: Request, planned: Planned) -> None:
     print(f"reused     {counted(planned.reused, 'file')} that the cache has already")
     for name in planned.changed[:5]:
         print(f"changed    {name}: left out")
-    for name, why in request.discovery.skipped[:5]:
-        print(f"left out   {name}: {why}")
-    if len(request.discovery.skipped) > 5:
-        print(f"left out   {len(request.discovery.skipped) - 5:,} more")
+    _print_skipped(request.discovery.skipped)
     edges = request.prepared.identity.edges
     print(
         f"tokenizer  {counted(request.prepared.identity.vocabulary, 'token')}, engine "
@@ -203,6 +203,18 @@ def _print_plan(request: Request, planned: Planned) -> None:
         print("work       none: the cache is up to date")
         return
     _print_work(planned.plan, planned, request.tokens_per_byte)
+
+
+def _print_skipped(skipped: Sequence[tuple[str, str]]) -> None:
+    """What is no source, the first of each reason by name."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in skipped:
+        reasons.setdefault(why, []).append(name)
+    for why, names in sorted(reasons.items()):
+        for name in names[:SKIPPED_SHOWN]:
+            print(f"left out   {name}: {why}")
+        if len(names) > SKIPPED_SHOWN:
+            print(f"left out   {len(names) - SKIPPED_SHOWN:,} more: {why}")
 
 
 def _print_work(plan: Plan, planned: Planned, tokens_per_byte: float) -> None:

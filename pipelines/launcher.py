@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -226,7 +227,9 @@ def _notes(request: Request, work: Work) -> tuple[str, ...]:
             "an input's root: give the inputs as before if these are the same files"
         )
     if request.discovery.skipped:
-        notes.append(f"{len(request.discovery.skipped)} files below the inputs were left out")
+        reasons = Counter(why for _, why in request.discovery.skipped)
+        told = ", ".join(f"{count:,} x {why}" for why, count in sorted(reasons.items()))
+        notes.append(f"left out below the inputs: {told}; plan names them")
     return tuple(notes)
 
 

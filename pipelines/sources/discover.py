@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from cachelib.errors import SourceError
+from cachelib.ledger import commit_key
 from pipelines.sources import files
 from pipelines.sources.inspect import format_by_name, inspect
 from pipelines.sources.records import FORMATS, Source
@@ -31,6 +32,10 @@ TEMPORARY = (
     "*~",
     "#*#",
 )
+CACHE_PARTS = ("shards", "tokenizer")
+"""Folders of a Forebay cache that hold files which would look like sources; others are hidden."""
+
+PART_OF_A_CACHE = "part of a Forebay cache"
 HF_MARKS = ("state.json", "dataset_info.json")
 HF_DATA = "data-*.arrow"
 
@@ -141,6 +146,8 @@ def list_files(pattern: str, *, any_suffix: bool) -> Listing:
 def _list_local(path: str, any_suffix: bool) -> Listing:
     if os.path.isdir(path):
         root = path.rstrip("/") or "/"
+        if _part_of_a_cache(f"{root}/"):
+            return Listing(root, (), (("./", PART_OF_A_CACHE),))
         with files.naming(path):
             return _folder(root, _walk(root), any_suffix)
     if os.path.lexists(path) or not glob.has_magic(path):
@@ -151,8 +158,28 @@ def _list_local(path: str, any_suffix: bool) -> Listing:
         return Listing(root or "/", (name,))
     root, relative = split_glob(path)
     matches = glob.iglob(relative, root_dir=root or "/", recursive=True, include_hidden=True)
-    present = ((match, _kind(os.path.join(root or "/", match))) for match in matches)
+    present = ((match, _fault(os.path.join(root or "/", match))) for match in matches)
     return _matches(root or "/", relative, present)
+
+
+def _fault(path: str) -> str | None:
+    """Why a match of a glob is not taken, but for its name, or None."""
+    return PART_OF_A_CACHE if _part_of_a_cache(path) else _kind(path)
+
+
+def _part_of_a_cache(path: str) -> bool:
+    """Whether a local path lies in one of the folders of a Forebay cache."""
+    parts = path.split("/")[:-1]
+    return any(
+        part in CACHE_PARTS and _is_cache("/".join(parts[:index]) or "/")
+        for index, part in enumerate(parts)
+    )
+
+
+def _is_cache(folder: str) -> bool:
+    """Whether a local folder is a Forebay cache, also one without a commit as yet."""
+    begun = all(os.path.isdir(os.path.join(folder, name)) for name in ("_plans", "shards"))
+    return begun or os.path.isfile(os.path.join(folder, commit_key(0)))
 
 
 def _kind(path: str) -> str | None:
@@ -163,7 +190,10 @@ def _kind(path: str) -> str | None:
         return None  # a dangling link: opening it says so
     if stat.S_ISREG(mode):
         return None
-    return "folder" if stat.S_ISDIR(mode) else "not a regular file"
+    if stat.S_ISDIR(mode):
+        return "folder"
+    kinds = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
+    return f"not a regular file ({kinds.get(stat.S_IFMT(mode), 'device')})"
 
 
 def _walk(root: str) -> Iterator[tuple[str, str | None]]:
@@ -181,9 +211,11 @@ def _walk(root: str) -> Iterator[tuple[str, str | None]]:
         seen.add((status.st_dev, status.st_ino))
         relative = os.path.relpath(folder, root)
         prefix = "" if relative == "." else relative + "/"
-        hidden = sorted(name for name in folders if is_hidden(name))
-        folders[:] = sorted(set(folders) - set(hidden))
-        yield from ((f"{prefix}{name}/", "hidden") for name in hidden)
+        left = {name: "hidden" for name in folders if is_hidden(name)}
+        if not set(CACHE_PARTS).isdisjoint(folders) and _is_cache(folder):
+            left |= dict.fromkeys(set(CACHE_PARTS).intersection(folders), PART_OF_A_CACHE)
+        folders[:] = sorted(set(folders) - set(left))
+        yield from ((f"{prefix}{name}/", why) for name, why in sorted(left.items()))
         yield from ((prefix + name, _kind(os.path.join(folder, name))) for name in names)
 
 
@@ -195,7 +227,7 @@ def _list_remote(url: str, any_suffix: bool) -> Listing:
         if base.endswith("/") or (not is_http and store.isdir(path)):
             root = base.rstrip("/")
             found = store.find(path, detail=True)
-            return _folder(root, _below(store, root, found), any_suffix)
+            return _folder(root, _outside_caches(_below(store, root, found)), any_suffix)
         if not store.exists(path):
             raise SourceError(f"{url}: there is no such file or folder; check the URL")
         root, _, name = base.rpartition("/")
@@ -213,6 +245,19 @@ def _below(store: object, root: str, found: dict[str, dict]) -> Iterator[tuple[s
             raise SourceError(f"{path}: is listed below {prefix}, but is not there")
         if path != prefix:
             yield path.removeprefix(prefix), "folder" if info["type"] == "directory" else None
+
+
+def _outside_caches(
+    found: Iterable[tuple[str, str | None]],
+) -> Iterator[tuple[str, str | None]]:
+    """The files of a remote folder, those of Forebay caches below it as one for each part."""
+    listed = list(found)
+    first = commit_key(0)
+    caches = {path.removesuffix(first) for path, _ in listed if f"/{path}".endswith(f"/{first}")}
+    parts = tuple(f"{cache}{part}/" for cache in sorted(caches) for part in CACHE_PARTS)
+    yield from ((path, why) for path, why in listed if not path.startswith(parts))
+    present = {part for path, _ in listed for part in parts if path.startswith(part)}
+    yield from ((part, PART_OF_A_CACHE) for part in sorted(present))
 
 
 def split_glob(pattern: str) -> tuple[str, str]:

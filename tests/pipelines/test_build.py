@@ -168,8 +168,10 @@ def test_a_cache_among_its_sources_is_no_source(options: dict[str, Any], corpus:
     again = build(**inside)
     assert again.records == 0
     assert again.rows == 500
-    with pytest.raises(SourceError, match="belong to the cache"):
+    with pytest.raises(SourceError, match="part of a Forebay cache"):
         build(**{**inside, "inputs": [str(corpus / "cache" / "shards")]})
+    with pytest.raises(SourceError, match="belong to the cache"):
+        build(**{**inside, "to": str(corpus)})
 
 
 def test_a_file_in_the_place_of_the_cache_is_named(options: dict[str, Any], tmp_path: Path) -> None:

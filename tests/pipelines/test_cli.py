@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import signal
@@ -95,6 +96,23 @@ def test_plan_does_everything_but_the_work(
     said = capsys.readouterr().out
     assert "reused     4 files" in said
     assert "work       none" in said
+
+
+def test_what_is_left_out_is_told(
+    corpus: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(7):
+        (corpus / f"{number}.md").touch()
+    os.mkfifo(corpus / "pipe.jsonl")
+    options = [str(corpus), "--tokenizer", tokenizer, "--to", str(tmp_path / "cache")]
+    assert run("plan", *options) == 0
+    said = capsys.readouterr().out
+    note = "left out below the inputs: 1 x not a regular file (FIFO), 7 x unknown suffix; plan"
+    assert f"left out   {corpus}/pipe.jsonl: not a regular file (FIFO)\n" in said
+    assert f"left out   {corpus}/4.md: unknown suffix\nleft out   2 more: unknown suffix\n" in said
+    assert f"note       {note}" in said
+    assert run("build", *options, "--quiet") == 0
+    assert f"note: {note}" in capsys.readouterr().out
 
 
 def test_errors_are_one_message_without_a_traceback(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import gzip
 import os
 import random
+import shutil
+import socket
 from pathlib import Path
 
 import pytest
 
 from cachelib.errors import SourceError
+from cachelib.ledger import commit_key
 from pipelines.sources import Discovery, Source, discover, files, inspect, url_of
 
 LINE = b'{"text": "a"}\n'
@@ -176,10 +179,40 @@ def test_links(tmp_path: Path):
 def test_what_is_no_regular_file_is_never_opened(tmp_path: Path):
     fill(tmp_path, "a.jsonl")
     os.mkfifo(tmp_path / "b.jsonl")
-    found = discover([str(tmp_path)])
-    assert found.skipped == ((str(tmp_path / "b.jsonl"), "not a regular file"),)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "c.jsonl"))
+    (tmp_path / "d.jsonl").symlink_to("/dev/null")
+    for pattern in (tmp_path, tmp_path / "*.jsonl"):
+        found = discover([str(pattern)])
+        assert names(found) == ["a.jsonl"]
+        assert found.skipped == tuple(
+            (str(tmp_path / name), f"not a regular file ({kind})")
+            for name, kind in [("b.jsonl", "FIFO"), ("c.jsonl", "socket"), ("d.jsonl", "device")]
+        )
     with pytest.raises(SourceError, match=r"b\.jsonl: is not a regular file"):
         discover([str(tmp_path / "b.jsonl")])
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["with commits", "without one yet"])
+def test_files_of_a_cache_are_no_sources(tmp_path: Path, begun: bool):
+    mark = "_plans/000000-ab.json" if begun else commit_key(0)
+    inside = ("shards/12/manifest.json", "tokenizer/34/tokenizer.json", mark)
+    fill(tmp_path, "a.jsonl", "shards/b.json", *(f"cache/{path}" for path in inside))
+    fill(tmp_path, "cache/notes/c.jsonl")
+    cache = str(tmp_path / "cache")
+    left = {(f"{cache}/{part}/", "part of a Forebay cache") for part in ("shards", "tokenizer")}
+    found = discover([str(tmp_path)])
+    assert names(found) == ["a.jsonl", "cache/notes/c.jsonl", "shards/b.json"]
+    assert left < set(found.skipped)
+    found = discover([str(tmp_path / "**" / "*.json*")])
+    assert names(found) == ["a.jsonl", "cache/notes/c.jsonl", "shards/b.json"]
+    assert (f"{cache}/{inside[0]}", "part of a Forebay cache") in found.skipped
+    shutil.rmtree(tmp_path / "cache" / "notes")
+    for pattern in (cache, f"{cache}/shards", f"{cache}/shards/12/*.json"):
+        with pytest.raises(SourceError, match=r"matches no data file.*part of a Forebay cache"):
+            discover([pattern])
+    # A file that is named is meant.
+    assert len(discover([f"{cache}/{inside[1]}"]).sources) == 1
 
 
 def test_names_are_unicode_in_one_form(tmp_path: Path):

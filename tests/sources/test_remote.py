@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cachelib.errors import SourceChanged, SourceError
+from cachelib.ledger import commit_key
 from pipelines.sources import Discovery, Source, discover, files, url_of
 from tests.sources.helpers import joined, read_range
 
@@ -109,6 +110,21 @@ def test_folders_and_globs(memory: str):
         assert [source.name for source in found.sources] == names
         for source in found.sources:
             assert len(read_range(url_of(found.roots[source.root], source), source).texts) == 40
+
+
+def test_files_of_a_cache_are_no_sources(memory: str):
+    inside = ("shards/12/manifest.json", "shards/34/manifest.json", "tokenizer/5/tokenizer.json")
+    for path in ("a.jsonl", "shards/b.jsonl", *(f"c/{p}" for p in (*inside, commit_key(0)))):
+        put(f"{memory}/{path}", LINES)
+    found = discover([memory])
+    assert [source.name for source in found.sources] == ["a.jsonl", "shards/b.jsonl"]
+    assert {url.removeprefix(f"{memory}/"): why for url, why in found.skipped} == {
+        "c/shards/": "part of a Forebay cache",
+        "c/tokenizer/": "part of a Forebay cache",
+        f"c/{commit_key(0)}": "hidden",
+    }
+    with pytest.raises(SourceError, match=r"no data file; .*shards/ \(part of a Forebay cache\)"):
+        discover([f"{memory}/c"])
 
 
 def test_nothing_found(memory: str):
