@@ -26,13 +26,16 @@ from pipelines.sources import read, url_of
 from pipelines.sources.records import Records, Source
 from pipelines.sources.watch import Stamp, check_inspected, check_unchanged
 from pipelines.tokenization import Encoder, audit_rows, differing
-from pipelines.tokenization.arrow import take
+from pipelines.tokenization.arrow import buffers, take
 
 READ_AHEAD = 4
 """Blocks of records that are read before they are needed."""
 
 AUDIT_RATE = 1 / 2000
 """Share of rows that are tokenized by both engines before a part is published."""
+
+AUDIT_BYTES = 64 << 10
+"""Besides, the first row of a part with no more text than this is: short parts have few rows."""
 
 WRITE_BEHIND = 4
 """Batches of rows that may wait to be written."""
@@ -238,6 +241,7 @@ class _Part:
     _waiting: list[tuple[str, Records]] = field(default_factory=list)
     _waiting_bytes: int = 0
     _counts: dict[str, int] = field(default_factory=dict)
+    _begun: bool = False  # whether a row was found that is audited whatever its position
     _sample: list[tuple[pa.LargeStringArray, Ragged]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -298,9 +302,15 @@ class _Part:
             np.repeat(indices, [len(records) for _, records in runs]),
             np.concatenate([records.positions for _, records in runs]),
         )
+        sizes = np.diff(buffers(text)[0])
+        self._count("empty", int(np.count_nonzero(sizes == 0)))
         if not self.exact and self.work.encoder.fast is not None:
             chosen = [audit_rows(name, records.positions, AUDIT_RATE) for name, records in runs]
-            rows = np.flatnonzero(np.concatenate(chosen))
+            audited = np.concatenate(chosen)
+            if not self._begun:
+                first = np.flatnonzero((sizes > 0) & (sizes <= AUDIT_BYTES))[:1]
+                audited[first] = self._begun = len(first) > 0
+            rows = np.flatnonzero(audited)
             if len(rows):
                 self._sample.append((take(text, rows), tokens.take(rows)))
 

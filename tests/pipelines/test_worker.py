@@ -223,6 +223,16 @@ def test_while_one_split_is_tokenized_the_next_is_being_read(
     assert sum(m.rows for m in made) == 40
 
 
+def test_empty_texts_are_counted_and_every_part_is_audited(tokenizer: str, tmp_path: Path) -> None:
+    texts = ["" if n % 3 == 0 else f"record {n} " * 20 for n in range(60)]
+    write_jsonl(tmp_path / "a.jsonl", texts)
+    work = workplace([str(tmp_path / "a.jsonl")], tokenizer, tmp_path / "cache")
+    made = list(write_splits(work, range(len(work.plan.splits))))
+    assert len(made) > 3
+    assert sum(m.counts["empty"] for m in made) == 20
+    assert all(m.counts["audited"] == 1 for m in made)
+
+
 def rewritten(path: Path) -> None:
     """Write a file in place: as long as it was, another content, another time."""
     path.write_bytes(path.read_bytes().swapcase())
