@@ -13,7 +13,11 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from cachelib.loader import Loader
-from cachelib.nodes import Columns, Node, Repeat, Rows, Shuffle, Stored, Stream, Windows
+from cachelib.nodes.base import Columns, Node, Rows, Stream
+from cachelib.nodes.repeat import Repeat
+from cachelib.nodes.shuffle import Shuffle
+from cachelib.nodes.stored import Stored
+from cachelib.nodes.windows import Windows
 from cachelib.order.batches import Last
 from cachelib.order.indices import LARGEST, as_indices, as_integer
 from cachelib.order.windows import Tail, WindowGrid

@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from cachelib.errors import StateMismatch
-from cachelib.nodes import Columns, Ordered
+from cachelib.nodes.base import Columns, Ordered
 from cachelib.order.batches import Batches, Last
 from cachelib.order.fingerprint import differences, fingerprint
 from cachelib.order.indices import as_integer

@@ -1,0 +1,79 @@
+"""What a node is, and what it reads and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from cachelib.ragged import Ragged
+
+Columns = dict[str, Any]
+"""Rows by column: arrays of shape (n, *shape), or `Ragged` of n rows where the lengths vary."""
+
+
+class Rows(Protocol):
+    """What a dataset stands on; a `cachelib.cache.Cache` is one."""
+
+    def __len__(self) -> int: ...
+    def take(self, indices: np.ndarray, fields: Sequence[str] | None = None) -> Columns: ...
+    def elements(self, field: str) -> int: ...
+    def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray: ...
+    def identity(self) -> dict[str, Any]: ...
+
+
+class Node(Protocol):
+    """One link of the chain: frozen, thread-safe, picklable."""
+
+    @property
+    def size(self) -> int | None:
+        """Number of rows; None where they never end."""
+
+    @property
+    def version(self) -> int:
+        """The ledger version that is read: no part of the order, but where to find it again."""
+
+    def take(self, indices: np.ndarray) -> Columns:
+        """The rows at int64 indices in [0, size), in that order, repeats allowed."""
+
+    def in_epoch(self, epoch: int) -> Node:
+        """The same rows as a pass number ``epoch`` over them has them; pass 0 is the node."""
+
+    def describe(self) -> dict[str, Any]:
+        """What the order depends on, as JSON: ``kind``, facts, and the node below as ``of``."""
+
+
+class Ordered(Protocol):
+    """What a loader reads: a dataset."""
+
+    @property
+    def size(self) -> int | None: ...
+    @property
+    def version(self) -> int: ...
+    def take(self, indices: np.ndarray) -> Columns: ...
+    def describe(self) -> dict[str, Any]: ...
+    def epoch_of(self, position: int) -> int: ...
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """A node whose ragged fields can be read across rows."""
+
+    def elements(self, field: str) -> int: ...
+    def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray: ...
+
+
+def woven(parts: Sequence[Columns], places: Sequence[np.ndarray]) -> Columns:
+    """One set of columns whose row places[k][i] is row i of part k; at least one part."""
+    if len(parts) == 1:
+        return parts[0]
+    back = np.argsort(np.concatenate(places))
+    columns: Columns = {}
+    for name, first in parts[0].items():
+        column = [part[name] for part in parts]
+        if isinstance(first, Ragged):
+            columns[name] = Ragged.concatenate(column).take(back)
+        else:
+            columns[name] = np.concatenate(column)[back]
+    return columns

@@ -1,0 +1,55 @@
+"""Pass after pass over a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cachelib.nodes.base import Columns, Node, woven
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Pass after pass over a finite node, numbered from ``first``; ``times`` None never ends."""
+
+    child: Node
+    times: int | None
+    first: int = 0
+
+    @property
+    def size(self) -> int | None:
+        return None if self.times is None else self.times * self._rows
+
+    @property
+    def version(self) -> int:
+        return self.child.version
+
+    def epoch_of(self, position: int) -> int:
+        return self.first + position // self._rows
+
+    def take(self, indices: np.ndarray) -> Columns:
+        epochs, positions = np.divmod(indices, np.int64(self._rows))
+        parts, places = [], []
+        for epoch in np.unique(epochs):
+            place = np.flatnonzero(epochs == epoch)
+            parts.append(self.child.in_epoch(self.first + int(epoch)).take(positions[place]))
+            places.append(place)
+        return woven(parts, places) if parts else self.child.take(positions)
+
+    def in_epoch(self, epoch: int) -> Repeat:
+        # Passes are numbered through, so that no two passes of nested repeats share an order.
+        if self.times is None:
+            return self
+        return replace(self, first=epoch * self.times)
+
+    def describe(self) -> dict[str, Any]:
+        # How often changes nothing about what stands at a position, so a run may be prolonged.
+        return self.child.describe()
+
+    @property
+    def _rows(self) -> int:
+        rows = self.child.size
+        assert rows is not None
+        return rows

@@ -1,0 +1,42 @@
+"""The rows of a cache, in stored order: the first node of every chain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cachelib.nodes.base import Columns, Rows
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The rows of a cache, in stored order."""
+
+    rows: Rows
+    fields: tuple[str, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+    @property
+    def version(self) -> int:
+        return int(self.rows.identity()["version"])
+
+    def take(self, indices: np.ndarray) -> Columns:
+        return self.rows.take(indices, self.fields)
+
+    def elements(self, field: str) -> int:
+        return self.rows.elements(field)
+
+    def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray:
+        return self.rows.read_elements(field, starts, length)
+
+    def in_epoch(self, epoch: int) -> Stored:
+        return self
+
+    def describe(self) -> dict[str, Any]:
+        identity = self.rows.identity()
+        return {"kind": "cache", **{k: v for k, v in identity.items() if k != "version"}}
