@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import threading
 from collections import OrderedDict
@@ -84,6 +85,15 @@ class Cache:
     def elements(self, field: str) -> int:
         """The number of values of a ragged field in all rows."""
         return int(self._element_bases(self.schema[field])[-1])
+
+    def nbytes(self, fields: Sequence[str] | None = None) -> int:
+        """Bytes of all values of fields once they are decoded; None for all fields."""
+        total = 0
+        for name in self.schema.names if fields is None else fields:
+            f = self.schema[name]
+            count = self.elements(name) if f.ragged else len(self)
+            total += count * math.prod(f.shape) * np.dtype(f.dtype).itemsize
+        return total
 
     def identity(self) -> dict[str, Any]:
         """What an order over these rows depends on, as JSON."""
@@ -221,9 +231,9 @@ class Cache:
         """Fixed-length windows over the tokens of all rows; see `Dataset.windows`."""
         return self.dataset().windows(length, stride=stride, tail=tail, field=field)
 
-    def shuffle(self, seed: int) -> Dataset:
-        """The rows in a random order; see `Dataset.shuffle`."""
-        return self.dataset().shuffle(seed)
+    def shuffle(self, seed: int, **options: Any) -> Dataset:
+        """The rows in a random order; options are those of `Dataset.shuffle`."""
+        return self.dataset().shuffle(seed, **options)
 
     def loader(self, batch_size: int, **options: Any) -> Loader:
         """Batches of rows in stored order; options are those of `Dataset.loader`."""

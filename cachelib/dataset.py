@@ -13,12 +13,14 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from cachelib.loader import Loader
-from cachelib.nodes.base import Columns, Node, Rows, Stream
+from cachelib.nodes.base import Adjacent, Columns, Node, Rows, Stream
+from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.repeat import Repeat
 from cachelib.nodes.shuffle import Shuffle
 from cachelib.nodes.stored import Stored
 from cachelib.nodes.windows import Windows
 from cachelib.order.batches import Last
+from cachelib.order.blocks import BUDGET, Blocks
 from cachelib.order.indices import LARGEST, as_indices, as_integer
 from cachelib.order.windows import Tail, WindowGrid
 
@@ -99,18 +101,63 @@ class Dataset:
         grid = WindowGrid(self.node.elements(field), length, stride, tail)
         return Dataset(Windows(self.node, field, grid))
 
-    def shuffle(self, seed: SupportsIndex) -> Dataset:
-        """All rows in a pseudo-random order, by a permutation that depends on seed and size only.
+    def shuffle(
+        self,
+        seed: SupportsIndex,
+        *,
+        block: SupportsIndex | None = None,
+        window: SupportsIndex = 64,
+        budget: SupportsIndex = BUDGET,
+    ) -> Dataset:
+        """All rows in a pseudo-random order, which depends on seed, size, block and window only.
+
+        Without ``block`` it is one permutation of all rows: each row is a read of its own. With it
+        blocks of so many rows are read, in a random order, and rows are mixed within ``window``
+        blocks that follow one another there.
 
         Args:
             seed: any integer; nearby seeds give unrelated orders.
+            block: rows of a block; 16 read chunks' worth or more, so that few chunks are read for
+                two blocks. None permutes all rows.
+            window: blocks that are mixed with one another.
+            budget: bytes of decoded rows that may be held; see `blocks`.
 
         Raises:
-            ValueError: the dataset is endless; shuffle before repeat().
+            ValueError: the dataset is endless; shuffle before repeat(). Or block or window do not
+                fit the budget, or the rows do not lie side by side in storage.
         """
         if self.size is None:
             raise ValueError("an endless dataset cannot be shuffled: call shuffle() first")
-        return Dataset(Shuffle(self.node, as_integer("seed", seed)))
+        seed = as_integer("seed", seed)
+        if block is None:
+            return Dataset(Shuffle(self.node, seed))
+        blocks = self.blocks(block, window)
+        blocks.check(as_integer("budget", budget))
+        return Dataset(BlockShuffle(self.node, blocks, seed))
+
+    def blocks(self, block: SupportsIndex, window: SupportsIndex = 64) -> Blocks:
+        """What ``shuffle(seed, block=block, window=window)`` would hold and read.
+
+        Returns:
+            Its ``working_set`` and ``block_bytes`` in bytes, and ``reads(batch_size)``: blocks
+            read a batch.
+
+        Raises:
+            ValueError: the dataset is endless, or its rows do not lie side by side in storage.
+        """
+        if self.size is None or not isinstance(self.node, Adjacent):
+            kind = type(self.node).__name__.lower()
+            raise ValueError(
+                f"blocks are read where rows lie side by side in storage, which those of its "
+                f"{kind} do not: call shuffle(seed, block=...) first, as in "
+                "cache.windows(length).shuffle(seed, block=...)"
+            )
+        return Blocks(
+            self.size,
+            as_integer("block", block),
+            as_integer("window", window),
+            self.node.row_bytes,
+        )
 
     def repeat(self, times: SupportsIndex | None = None) -> Dataset:
         """The rows again and again: row i is row i % size of pass i // size.

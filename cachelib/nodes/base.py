@@ -20,6 +20,7 @@ class Rows(Protocol):
     def take(self, indices: np.ndarray, fields: Sequence[str] | None = None) -> Columns: ...
     def elements(self, field: str) -> int: ...
     def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray: ...
+    def nbytes(self, fields: Sequence[str] | None = None) -> int: ...
     def identity(self) -> dict[str, Any]: ...
 
 
@@ -62,6 +63,15 @@ class Stream(Protocol):
 
     def elements(self, field: str) -> int: ...
     def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray: ...
+
+
+@runtime_checkable
+class Adjacent(Protocol):
+    """A node whose rows lie beside one another in storage as they do in its order."""
+
+    @property
+    def row_bytes(self) -> float:
+        """Mean bytes of a decoded row."""
 
 
 def woven(parts: Sequence[Columns], places: Sequence[np.ndarray]) -> Columns:

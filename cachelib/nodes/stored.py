@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,13 @@ class Stored:
 
     def take(self, indices: np.ndarray) -> Columns:
         return self.rows.take(indices, self.fields)
+
+    @property
+    def row_bytes(self) -> float:
+        return self.rows.nbytes(self.fields) / max(len(self.rows), 1)
+
+    def nbytes(self, fields: Sequence[str] | None = None) -> int:
+        return self.rows.nbytes(fields)
 
     def elements(self, field: str) -> int:
         return self.rows.elements(field)

@@ -28,6 +28,11 @@ class Windows:
     def version(self) -> int:
         return self.stream.version
 
+    @property
+    def row_bytes(self) -> float:
+        elements = max(self.grid.elements, 1)
+        return self.grid.length * self.stream.nbytes([self.field]) / elements
+
     def take(self, indices: np.ndarray) -> Columns:
         starts = self.grid.starts(indices)
         if self.grid.tail == "drop":

@@ -43,6 +43,10 @@ class MemoryCache:
         indices = ranges(starts, np.full(len(starts), length))
         return self.tokens.values[indices].reshape(len(starts), length)
 
+    def nbytes(self, fields: Sequence[str] | None = None) -> int:
+        sizes = {"tokens": self.tokens.values.nbytes, "label": 8 * len(self)}
+        return sum(sizes[name] for name in (sizes if fields is None else fields))
+
     def identity(self) -> dict:
         return {
             "version": self.version,
@@ -70,6 +74,9 @@ class SimulatedCache:
 
     def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray:
         return starts[:, None] + np.arange(length)
+
+    def nbytes(self, fields: Sequence[str] | None = None) -> int:
+        return 8 * self.rows
 
     def identity(self) -> dict:
         return {"version": 1, "rows": self.rows}
