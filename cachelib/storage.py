@@ -10,6 +10,7 @@ import errno
 import functools
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -74,12 +75,16 @@ def canonical_url(location: str | os.PathLike[str]) -> str:
     """The location as a URL that ends in "/": local paths become absolute ``file://`` URLs.
 
     Raises:
-        ValueError: it is empty, or its scheme is none of file, gs, s3, memory.
+        ValueError: it is empty or not UTF-8, or its scheme is none of file, gs, s3, memory.
     """
     text = os.fspath(location)
     if not text:
         raise ValueError("expected the path or URL of a cache, got ''")
     scheme, separator, rest = text.partition("://")
+    if not separator or scheme == "file":
+        fault = not_utf8(text)
+        if fault is not None:
+            raise ValueError(f"{text!r} {fault}")
     if not separator:
         return "file://" + str(Path(text).expanduser().resolve()).rstrip("/") + "/"
     if scheme not in ("file", "gs", "s3", "memory"):
@@ -87,6 +92,20 @@ def canonical_url(location: str | os.PathLike[str]) -> str:
     if scheme in ("gs", "s3") and not rest.strip("/"):
         raise ValueError(f"{text!r} names no bucket")
     return f"{scheme}://{rest.rstrip('/')}/"
+
+
+def not_utf8(name: str) -> str | None:
+    """Why the name of a local file cannot be used, or None: its bytes are to be UTF-8."""
+    with suppress(UnicodeEncodeError):
+        if os.fsencode(name) == name.encode("utf-8"):
+            return None
+    encoding = sys.getfilesystemencoding()
+    if encoding == "utf-8":
+        return "is not UTF-8: rename it"
+    return (
+        f"is not ASCII, and Python takes names of files as {encoding}: set a UTF-8 locale, such as "
+        "LC_ALL=C.UTF-8, or PYTHONUTF8=1"
+    )
 
 
 def _kvstore_spec(url: str) -> dict[str, Any]:

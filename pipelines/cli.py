@@ -36,6 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run ``build`` or ``plan``; returns the exit status."""
     command = arguments[0]
     parser = _parser(command)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
     known, rest = parser.parse_known_args(arguments[1:])
     if not known.verbose:
         # What Beam logs as errors comes with the error that is raised, too.

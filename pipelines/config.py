@@ -23,7 +23,7 @@ from pydantic import (
 
 from cachelib.errors import ForebayError
 from cachelib.schema import Field as SchemaField
-from cachelib.storage import canonical_url
+from cachelib.storage import canonical_url, not_utf8
 from pipelines.columns import TOKENS, text_schema
 from pipelines.plan import SPLIT_BYTES
 from pipelines.sources.records import FORMATS, KEEP_TYPES
@@ -140,6 +140,9 @@ class BuildConfig(BaseModel):
                 raise ValueError(f"it is empty. Expected: {what}")
             if text is not None and "\0" in text:
                 raise ValueError("it holds a NUL")
+            fault = None if text is None else not_utf8(text)
+            if fault is not None:
+                raise ValueError(f"it {fault}")
         return value
 
     @field_validator("to")

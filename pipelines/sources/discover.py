@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from cachelib.errors import SourceError
 from cachelib.ledger import commit_key
+from cachelib.storage import not_utf8
 from pipelines.sources import files
 from pipelines.sources.inspect import format_by_name, inspect
 from pipelines.sources.records import FORMATS, Source
@@ -329,10 +330,8 @@ def _name(path: str, url: str) -> str:
     """The name of a file, from its path below the root."""
     if not files.is_local(url):
         path = urlsplit(path).path
-    try:
-        path.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise SourceError(f"{url!r}: the name of the file is not UTF-8; rename it") from error
+    elif (fault := not_utf8(path)) is not None:
+        raise SourceError(f"{url!r}: the name of the file {fault}")
     return unicodedata.normalize("NFC", path)
 
 

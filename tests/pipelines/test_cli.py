@@ -374,3 +374,26 @@ def test_closed_and_full_outputs_end_quietly(corpus: Path, tokenizer: str, tmp_p
 
 def test_every_option_says_what_it_is() -> None:
     assert all(field.description for field in BuildConfig.model_fields.values())
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_names_that_are_not_ascii_need_a_locale_that_has_them(
+    ascii_only: bool, tokenizer: str, tmp_path: Path
+) -> None:
+    (tmp_path / "ü").mkdir()
+    (tmp_path / "ü" / "ä.jsonl").write_text('{"text": "one"}\n')
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "pipelines.entry", "plan", str(tmp_path / "ü")]
+    result = subprocess.run(
+        [*command, "--tokenizer", tokenizer, "--to", str(tmp_path / "cache")],
+        env={**os.environ, **(locale if ascii_only else {"PYTHONUTF8": "1"})},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
+    assert "Traceback" not in result.stderr
+    if ascii_only:
+        assert result.returncode == 1
+        assert "set a UTF-8 locale, such as LC_ALL=C.UTF-8" in result.stderr
+    else:
+        assert result.returncode == 0, result.stderr

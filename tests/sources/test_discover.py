@@ -220,7 +220,7 @@ def test_names_are_unicode_in_one_form(tmp_path: Path):
     (source,) = discover([str(tmp_path)]).sources
     assert (source.name, source.path) == ("caf\u00e9.jsonl", "cafe\u0301.jsonl")
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jsonl")).write_bytes(LINE)
-    with pytest.raises(SourceError, match="not UTF-8; rename"):
+    with pytest.raises(SourceError, match="not UTF-8: rename"):
         discover([str(tmp_path)])
 
 
