@@ -5,21 +5,33 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
+from time import perf_counter
 from typing import Any, SupportsIndex
-
-import numpy as np
 
 from cachelib.errors import StateMismatch
 from cachelib.nodes.base import Columns, Ordered
-from cachelib.order.batches import Batches, Last
+from cachelib.order.batches import Batches, Last, Part
 from cachelib.order.fingerprint import differences, fingerprint
 from cachelib.order.indices import as_integer
+from cachelib.order.schedule import Schedule
+from cachelib.ragged import Ragged
 
 STATE_FORMAT = 1
+
+WEIGHT = "weight"
+"""The column that tells samples (1) from padding (0)."""
+
+PREFETCH_BYTES = 256 << 20
+
+Batch = Columns | list[Columns]
+"""A rank's part of a batch, or the list of its micro-batches where there are several."""
+
+BatchSize = SupportsIndex | Iterable[tuple[SupportsIndex, SupportsIndex]]
+"""Rows of a batch, or (sample, rows) pairs: from that sample on, batches have so many rows."""
 
 
 class Loader:
@@ -27,7 +39,12 @@ class Loader:
 
     Global batch k holds the same rows for any number of ranks: the rows of the dataset from the
     position on, in order; rank r gets the r-th of ``dp_world`` equal, contiguous parts. Ranks that
-    work on the same rows (tensor, pipeline, context parallel) pass the same ``dp_rank``.
+    work on the same rows (tensor, pipeline, context parallel) pass the same ``dp_rank``. One step
+    is one optimizer step: with ``micro_batches`` above 1, ``next`` gives a list of so many equal,
+    contiguous pieces of the rank's part.
+
+    Where rows may be padding, batches have a column ``weight``, float32 of shape (rows,): 1 for the
+    dataset's rows, 0 for padding, which repeats the last row of the batch.
 
     Batches are read ahead by threads, which never changes what is delivered: the position moves
     when ``next`` returns a batch, and an error in reading is raised by the ``next`` it belongs to,
@@ -38,13 +55,20 @@ class Loader:
 
     Args:
         dataset: what is read.
-        batch_size: rows of a batch over all ranks, a multiple of ``dp_world``.
+        batch_size: rows of a batch over all ranks, a multiple of ``dp_world * micro_batches``; or
+            stages of sizes: [(0, 256), (100_000, 512)] has 512 rows from the batch on that begins
+            at sample 100,000 or after it.
         dp_rank: this rank, from 0 to ``dp_world - 1``.
         dp_world: number of data-parallel ranks.
+        micro_batches: pieces of a rank's part.
         start: a saved state, or a step (of this batch size) to begin with; None is the start.
         last: at the end of a finite dataset, "drop" leaves out rows that fill no whole batch,
-            "short" delivers them as a smaller batch, which must divide among the ranks as well.
+            "short" delivers them as a smaller batch, which must divide among the ranks as well,
+            "pad" as one that is padded to the full size.
+        uneven: a batch that does not divide among ranks and micro-batches is an "error", or gets
+            "pad"ding up to the next multiple.
         prefetch: batches read ahead, each by a thread of its own; 0 reads when asked.
+        prefetch_bytes: of batches read ahead, at most, as the last one tells; one is always read.
 
     Raises:
         ValueError: a value that does not fit, or a dataset that has no batch at all.
@@ -72,11 +96,12 @@ class Loader:
             raise ValueError(f"dp_rank must be from 0 to {dp_world - 1}, got {dp_rank}")
         if self.prefetch < 0:
             raise ValueError(f"prefetch must be 0 or more batches, got {prefetch}")
+        if self.prefetch_bytes < 0:
+            raise ValueError(f"prefetch_bytes must be 0 or more, got {prefetch_bytes}")
         if self.batches.span(0) is None:
-            raise ValueError(
-                f"there is no batch of {batch_size} in {dataset.size} rows (last={last!r})"
-            )
-        self._order = fingerprint(dataset.describe())
+            size = self.batches.schedule.size_at(0)
+            raise ValueError(f"there is no batch of {size} in {dataset.size} rows (last={last!r})")
+        self.stalled = 0.0
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._ahead: _ReadAhead | None = None
@@ -88,18 +113,21 @@ class Loader:
         step = 0 if start is None else as_integer("start", start)
         if step < 0:
             raise ValueError(f"start must be a state or a step from 0 on, got {step}")
-        self._move(step * batch_size, step)
+        self._move(self.batches.schedule.after(0, step), step)
 
     def __reduce__(self) -> tuple[Any, ...]:
         again = partial(
             Loader,
             dp_rank=self.dp_rank,
             dp_world=self.batches.world,
+            micro_batches=self.batches.micro,
             start=self.state_dict(),
             last=self.batches.last,
+            uneven=self.batches.uneven,
             prefetch=self.prefetch,
+            prefetch_bytes=self.prefetch_bytes,
         )
-        return again, (self.dataset, self.batches.batch_size)
+        return again, (self.dataset, self.batches.schedule.stages)
 
     @property
     def samples(self) -> int:
@@ -116,38 +144,45 @@ class Loader:
         """Batches from here to the end; None for an endless dataset."""
         return self.batches.remaining(self.samples)
 
-    def batch(self, step: int) -> Columns:
+    def batch(self, step: int) -> Batch:
         """This rank's part of the batch of any step, read at once; the position stays.
 
-        Steps count in the present batch size, to both sides of the present position.
+        Steps count in the present batch size, to both sides of the present position; in a schedule
+        of sizes, steps that lie behind count from its beginning if the loader came that way.
 
         Raises:
             IndexError: no batch begins there.
         """
         samples, present = self._position
-        position = samples + (step - present) * self.batches.batch_size
+        schedule = self.batches.schedule
+        if step >= present:
+            position = schedule.after(samples, step - present)
+        elif step >= 0 and schedule.after(0, present) == samples:
+            position = schedule.after(0, step)
+        else:
+            position = samples + (step - present) * schedule.size_at(samples)
         span = self.batches.span(position) if step >= 0 and position >= 0 else None
         if span is None:
             raise IndexError(f"there is no batch at step {step} of {self.dataset.size} rows")
-        return _read(self.dataset, self.batches.part(span, self.dp_rank))
+        return self._pieces(_read(self.dataset, self._part(span), self.batches.pads))
 
     def __iter__(self) -> Loader:
         return self
 
-    def __next__(self) -> Columns:
+    def __next__(self) -> Batch:
         with self._owned():
             samples, step = self._position
             span = self.batches.span(samples)
             if span is None:
                 self._stop()
                 raise StopIteration
-            if self.prefetch:
-                self._ahead = self._ahead or _ReadAhead(self.dataset, self.prefetch)
-                batch = self._ahead.next(list(islice(self._parts(samples), self.prefetch + 1)))
-            else:
-                batch = _read(self.dataset, self.batches.part(span, self.dp_rank))
+            began = perf_counter()
+            try:
+                batch = self._read_next(samples, span)
+            finally:
+                self.stalled += perf_counter() - began
             self._position = (span.stop, step + 1)
-            return batch
+            return self._pieces(batch)
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the batches delivered so far: JSON of less than 1 KB.
@@ -161,10 +196,10 @@ class Loader:
             "samples": samples,
             "step": step,
             "epoch": self.dataset.epoch_of(samples),
-            "batch_size": self.batches.batch_size,
+            "batch_size": self.batches.schedule.size_at(samples),
             "world": self.batches.world,
             "version": self.dataset.version,
-            "order": dict(self._order),
+            "order": fingerprint(self.dataset.describe(samples)),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -188,7 +223,7 @@ class Loader:
         order = state.get("order")
         if not isinstance(order, Mapping):
             raise StateMismatch(f"order of a loader's state is a mapping, found {order!r}")
-        found = differences(order, self._order)
+        found = differences(order, fingerprint(self.dataset.describe(state["samples"])))
         if found:
             raise StateMismatch(self._advice(found, state.get("version")))
         self._move(state["samples"], state["step"])
@@ -221,14 +256,33 @@ class Loader:
             self._ahead.close()
             self._ahead = None
 
-    def _parts(self, samples: int) -> Iterator[range]:
+    def _read_next(self, samples: int, span: range) -> Columns:
+        if not self.prefetch:
+            return _read(self.dataset, self._part(span), self.batches.pads)
+        self._ahead = self._ahead or _ReadAhead(
+            self.dataset, self.prefetch, self.prefetch_bytes, self.batches.pads
+        )
+        return self._ahead.next(list(islice(self._parts(samples), self.prefetch + 1)))
+
+    def _part(self, span: range) -> Part:
+        return self.batches.part(span, self.dp_rank)
+
+    def _parts(self, samples: int) -> Iterator[Part]:
         """This rank's parts of the batches from a position on."""
         while (span := self.batches.span(samples)) is not None:
-            yield self.batches.part(span, self.dp_rank)
+            yield self._part(span)
             samples = span.stop
+
+    def _pieces(self, columns: Columns) -> Batch:
+        """The micro-batches of a part, or the part where it is the only one."""
+        micro = self.batches.micro
+        return columns if micro == 1 else _cut(columns, micro)
 
     def _advice(self, found: list[str], version: object) -> str:
         here = self.dataset.version
+        if isinstance(version, Mapping) and isinstance(here, Mapping):
+            version = {name: v for name, v in version.items() if v != here.get(name, v)}
+            here = {name: here[name] for name in version}
         if version != here:
             found = [
                 *found,
@@ -244,40 +298,77 @@ class _ReadAhead:
     It holds the dataset and not the loader, so that a forgotten loader takes its threads along.
     """
 
-    def __init__(self, dataset: Ordered, threads: int) -> None:
-        self._threads = threads
+    def __init__(self, dataset: Ordered, threads: int, limit: int, weighted: bool) -> None:
+        self._depth = self._threads = threads
+        self._limit = limit
         self._dataset = dataset
+        self._weighted = weighted
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="forebay-loader")
-        self._reads: deque[tuple[range, Future[Columns]]] = deque()
+        self._reads: deque[tuple[Part, Future[Columns]]] = deque()
 
-    def next(self, coming: Sequence[range]) -> Columns:
+    def next(self, coming: Sequence[Part]) -> Columns:
         """The rows of the first of ``coming``, and a start on those after it."""
         # An interrupt may have come between a read taken and a position moved.
         if [part for part, _ in self._reads] != list(coming[: len(self._reads)]):
             self._forget()
-        self._begin(coming[: self._threads])
+        self._begin(coming[: self._depth])
         try:
             batch = self._reads[0][1].result()
         except Exception:
             self._forget()
             raise
         self._reads.popleft()
-        self._begin(coming[1:])
+        self._depth = max(1, min(self._threads, self._limit // max(1, _nbytes(batch))))
+        self._begin(coming[1 : 1 + self._depth])
         return batch
 
     def close(self) -> None:
         self._forget()
         self._pool.shutdown(wait=True)
 
-    def _begin(self, parts: Sequence[range]) -> None:
+    def _begin(self, parts: Sequence[Part]) -> None:
         """Read ``parts``, the first of which are being read already."""
         for part in parts[len(self._reads) :]:
-            self._reads.append((part, self._pool.submit(_read, self._dataset, part)))
+            future = self._pool.submit(_read, self._dataset, part, self._weighted)
+            self._reads.append((part, future))
 
     def _forget(self) -> None:
         while self._reads:
             self._reads.pop()[1].cancel()
 
 
-def _read(dataset: Ordered, part: range) -> Columns:
-    return dataset.take(np.arange(part.start, part.stop, dtype=np.int64))
+def _schedule(batch_size: BatchSize) -> Schedule:
+    if isinstance(batch_size, Iterable):
+        stages = [
+            (as_integer("a stage of batch_size", at), as_integer("batch_size", size))
+            for at, size in batch_size
+        ]
+        return Schedule(tuple(stages))
+    return Schedule(((0, as_integer("batch_size", batch_size)),))
+
+
+def _read(dataset: Ordered, part: Part, weighted: bool) -> Columns:
+    columns = dataset.take(part.indices)
+    if not weighted:
+        return columns
+    if WEIGHT in columns:
+        raise ValueError(f"the dataset has a column {WEIGHT!r}, which padded batches need")
+    return {**columns, WEIGHT: part.weight}
+
+
+def _cut(columns: Columns, count: int) -> list[Columns]:
+    """Equal, contiguous pieces of columns, without a copy."""
+    rows = len(next(iter(columns.values()))) // count
+
+    def piece(column: Any, start: int) -> Any:
+        if isinstance(column, Ragged):
+            return column.slice(start, start + rows)
+        return column[start : start + rows]
+
+    return [
+        {name: piece(column, i * rows) for name, column in columns.items()} for i in range(count)
+    ]
+
+
+def _nbytes(columns: Columns) -> int:
+    return sum(c.values.nbytes if isinstance(c, Ragged) else c.nbytes for c in columns.values())

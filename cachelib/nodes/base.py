@@ -12,6 +12,10 @@ from cachelib.ragged import Ragged
 Columns = dict[str, Any]
 """Rows by column: arrays of shape (n, *shape), or `Ragged` of n rows where the lengths vary."""
 
+Version = int | list[Any] | dict[str, Any]
+"""The ledger version that is read; where there are several caches one for each, by component of a
+mixture (a dict) or by stage (a list). JSON."""
+
 
 class Rows(Protocol):
     """What a dataset stands on; a `cachelib.cache.Cache` is one."""
@@ -32,8 +36,8 @@ class Node(Protocol):
         """Number of rows; None where they never end."""
 
     @property
-    def version(self) -> int:
-        """The ledger version that is read: no part of the order, but where to find it again."""
+    def version(self) -> Version:
+        """What is read: no part of the order, but where to find it again."""
 
     def take(self, indices: np.ndarray) -> Columns:
         """The rows at int64 indices in [0, size), in that order, repeats allowed."""
@@ -42,7 +46,18 @@ class Node(Protocol):
         """The same rows as a pass number ``epoch`` over them has them; pass 0 is the node."""
 
     def describe(self) -> dict[str, Any]:
-        """What the order depends on, as JSON: ``kind``, facts, and the node below as ``of``."""
+        """What the order depends on, as JSON: ``kind``, facts, and the node below as ``of``.
+
+        Where there are several nodes below, they are ``parts``, by name.
+        """
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """A node of stages: what comes later may change without a change to what came before."""
+
+    def describe_until(self, position: int | None) -> dict[str, Any]:
+        """What the order of the rows before a position depends on; None is all of it."""
 
 
 class Ordered(Protocol):
@@ -51,9 +66,11 @@ class Ordered(Protocol):
     @property
     def size(self) -> int | None: ...
     @property
-    def version(self) -> int: ...
+    def version(self) -> Version: ...
+    @property
+    def borders(self) -> tuple[int, ...]: ...
     def take(self, indices: np.ndarray) -> Columns: ...
-    def describe(self) -> dict[str, Any]: ...
+    def describe(self, until: int | None = None) -> dict[str, Any]: ...
     def epoch_of(self, position: int) -> int: ...
 
 
@@ -72,6 +89,21 @@ class Adjacent(Protocol):
     @property
     def row_bytes(self) -> float:
         """Mean bytes of a decoded row."""
+
+
+def described(node: Node, position: int | None) -> dict[str, Any]:
+    """What the order of the rows before a position depends on; None is all of it."""
+    return node.describe_until(position) if isinstance(node, Staged) else node.describe()
+
+
+def layout(node: Node) -> dict[str, tuple[str, str, tuple[int, ...]]]:
+    """Kind, dtype and shape of a value of each column that a node gives; nothing is read."""
+    found = {}
+    for name, column in node.take(np.empty(0, np.int64)).items():
+        values = column.values if isinstance(column, Ragged) else column
+        kind = "ragged" if isinstance(column, Ragged) else "array"
+        found[name] = (kind, str(values.dtype), values.shape[1:])
+    return found
 
 
 def woven(parts: Sequence[Columns], places: Sequence[np.ndarray]) -> Columns:

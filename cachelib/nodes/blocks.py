@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Node, woven
+from cachelib.nodes.base import Columns, Node, Version, woven
 from cachelib.order import seeds
 from cachelib.order.blocks import HELD, BlockOrder, Blocks, Group, block_order
 from cachelib.ragged import Ragged
@@ -76,7 +76,7 @@ class BlockShuffle:
         return self.blocks.rows
 
     @property
-    def version(self) -> int:
+    def version(self) -> Version:
         return self.child.version
 
     def order(self, indices: np.ndarray) -> np.ndarray:

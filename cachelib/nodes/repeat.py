@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Node, woven
+from cachelib.nodes.base import Columns, Node, Version, woven
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Repeat:
         return None if self.times is None else self.times * self._rows
 
     @property
-    def version(self) -> int:
+    def version(self) -> Version:
         return self.child.version
 
     def epoch_of(self, position: int) -> int:

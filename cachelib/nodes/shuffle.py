@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Node
+from cachelib.nodes.base import Columns, Node, Version
 from cachelib.order import seeds
 from cachelib.order.permutation import Permutation
 
@@ -25,7 +25,7 @@ class Shuffle:
         return self._permutation.size
 
     @property
-    def version(self) -> int:
+    def version(self) -> Version:
         return self.child.version
 
     def order(self, indices: np.ndarray) -> np.ndarray:
