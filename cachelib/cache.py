@@ -16,7 +16,7 @@ import tensorstore as ts
 
 from cachelib.ledger import Ledger, Snapshot
 from cachelib.order.indices import as_indices, as_integer
-from cachelib.ragged import Ragged, offsets_of, ranges
+from cachelib.ragged import Ragged, gather, offsets_of
 from cachelib.schema import POSITION, SOURCE, Field, Schema
 from cachelib.shard import (
     attempt_prefix,
@@ -296,7 +296,10 @@ class Cache:
                 raise read_error(error, self._describe(field, kind, cuts, i)) from error
         span_at = offsets_of(spans[1] - spans[0])
         which = np.searchsorted(spans[0], starts, side="right") - 1
-        return buffer[ranges(span_at[which] + starts - spans[0][which], lengths)]
+        wanted = span_at[which] + starts - spans[0][which]
+        if len(buffer) == lengths.sum() and np.array_equal(wanted, offsets_of(lengths)[:-1]):
+            return buffer  # asked for in stored order, and nothing else was read
+        return gather(buffer, wanted, lengths)
 
     def _describe(self, field: Field, kind: str, cuts: Cuts, i: int) -> str:
         entries = self.snapshot.entries

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+LONG = 32
+"""Values of a range from which copying range by range is cheaper than an index a value."""
+
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
@@ -86,9 +89,8 @@ class Ragged:
     def take(self, indices: np.ndarray) -> Ragged:
         """The rows at int ``indices``, in that order, repeats allowed."""
         lengths = self.lengths[indices]
-        return Ragged.from_lengths(
-            self.values[ranges(self.offsets[:-1][indices], lengths)], lengths
-        )
+        values = gather(self.values, self.offsets[:-1][indices], lengths)
+        return Ragged.from_lengths(values, lengths)
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
@@ -96,6 +98,14 @@ def offsets_of(lengths: np.ndarray) -> np.ndarray:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def gather(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The values start..start+length of every pair, back to back: a copy of shape (sum, *shape)."""
+    if lengths.sum() < LONG * len(lengths):
+        return values[ranges(starts, lengths)]
+    pairs = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+    return np.concatenate([values[start:stop] for start, stop in pairs] or [values[:0]])
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
