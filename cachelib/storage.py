@@ -81,30 +81,39 @@ def canonical_url(location: str | os.PathLike[str]) -> str:
     if not text:
         raise ValueError("expected the path or URL of a cache, got ''")
     scheme, separator, rest = text.partition("://")
-    if not separator or scheme == "file":
-        fault = not_utf8(text)
-        if fault is not None:
-            raise ValueError(f"{text!r} {fault}")
     if not separator:
-        return "file://" + str(Path(text).expanduser().resolve()).rstrip("/") + "/"
+        path = str(Path(_checked(text)).expanduser().resolve())
+        return f"file://{_checked(path).rstrip('/')}/"
     if scheme not in ("file", "gs", "s3", "memory"):
         raise ValueError(f"caches live on file://, gs:// or s3://, not on {text!r}")
     if scheme in ("gs", "s3") and not rest.strip("/"):
         raise ValueError(f"{text!r} names no bucket")
+    _checked(text)
     return f"{scheme}://{rest.rstrip('/')}/"
 
 
-def not_utf8(name: str) -> str | None:
-    """Why the name of a local file cannot be used, or None: its bytes are to be UTF-8."""
+def _checked(name: str) -> str:
+    fault = not_utf8(name)
+    if fault is not None:
+        raise ValueError(f"{name!r} {fault}")
+    return name
+
+
+def file_names_are_utf8() -> bool:
+    """Whether this process takes names of files and arguments as UTF-8; its locale decides."""
+    return sys.getfilesystemencoding() == "utf-8"
+
+
+def not_utf8(text: str) -> str | None:
+    """Why a file name or argument cannot be used, or None: its bytes are to be UTF-8."""
     with suppress(UnicodeEncodeError):
-        if os.fsencode(name) == name.encode("utf-8"):
+        if os.fsencode(text) == text.encode("utf-8"):
             return None
-    encoding = sys.getfilesystemencoding()
-    if encoding == "utf-8":
+    if file_names_are_utf8():
         return "is not UTF-8: rename it"
     return (
-        f"is not ASCII, and Python takes names of files as {encoding}: set a UTF-8 locale, such as "
-        "LC_ALL=C.UTF-8, or PYTHONUTF8=1"
+        f"is not ASCII, and Python takes file names as {sys.getfilesystemencoding()} here: set a "
+        "UTF-8 locale, such as LC_ALL=C.UTF-8, or PYTHONUTF8=1"
     )
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,12 @@ def main(arguments: Sequence[str]) -> int:
             parser.error(f"unknown options {' '.join(rest)} (inputs come first)")
         if command == "plan":
             request = inquire(config)
-            _print_plan(request, next_plan(request))
-            return 0
-        show = None if known.quiet else screen.show
-        with _handling(_stop_at_once(screen) if here and not config.processes else _interrupt):
-            summary = build(config, show=show, beam_arguments=[r for r in rest if r != "--"])
+            tell = partial(_print_plan, request, next_plan(request))
+        else:
+            show = None if known.quiet else screen.show
+            with _handling(_stop_at_once(screen) if here and not config.processes else _interrupt):
+                summary = build(config, show=show, beam_arguments=[r for r in rest if r != "--"])
+            tell = partial(_print_summary, summary, known.json_summary)
     except KeyboardInterrupt as stop:
         screen.end()
         print(_STOPPED, file=sys.stderr)
@@ -72,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
               file=sys.stderr)  # fmt: skip
         return 1
     screen.end()
-    _print_summary(summary, known.json_summary)
+    tell()
     return 0
 
 

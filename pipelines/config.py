@@ -23,7 +23,7 @@ from pydantic import (
 
 from cachelib.errors import ForebayError
 from cachelib.schema import Field as SchemaField
-from cachelib.storage import canonical_url, not_utf8
+from cachelib.storage import canonical_url, file_names_are_utf8, not_utf8
 from pipelines.columns import TOKENS, text_schema
 from pipelines.plan import SPLIT_BYTES
 from pipelines.sources.records import FORMATS, KEEP_TYPES
@@ -134,14 +134,18 @@ class BuildConfig(BaseModel):
     @field_validator("inputs", "to", "tokenizer", "bos", "eos", "text_field")
     @classmethod
     def _something(cls, value: Any, info: ValidationInfo) -> Any:
+        # Folders above the sources and the tokenizer may have any name that this process can use.
+        anything = info.field_name in ("inputs", "tokenizer") and file_names_are_utf8()
         for text in value if isinstance(value, tuple) else (value,):
+            if text is None:
+                continue
             if text == "":
                 what = cls.model_fields[info.field_name or ""].description
                 raise ValueError(f"it is empty. Expected: {what}")
-            if text is not None and "\0" in text:
+            if "\0" in text:
                 raise ValueError("it holds a NUL")
-            fault = None if text is None else not_utf8(text)
-            if fault is not None:
+            fault = not_utf8(text)
+            if fault is not None and not anything:
                 raise ValueError(f"it {fault}")
         return value
 

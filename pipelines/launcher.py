@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import threading
 import time
 from collections import Counter
@@ -110,6 +111,11 @@ def build(
     # Importing Beam takes seconds; what comes before the first wave goes on meanwhile.
     importer = threading.Thread(target=importlib.import_module, args=("pipelines.runners",))
     if remaining(discovery.sources, _taken(Ledger(storage))).pieces:
+        if sys.flags.optimize > 1:
+            raise ForebayError(
+                "Apache Beam cannot run without docstrings: leave out PYTHONOPTIMIZE=2 or python "
+                "-OO (PYTHONOPTIMIZE=1 and -O are fine)"
+            )
         importer.start()
     request = inquire(config, discovery, inspected_ns)
     commits: list[Commit] = []

@@ -44,6 +44,20 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     return Storage.at(tmp_path if request.param == "file" else f"memory://{tmp_path.name}")
 
 
+@pytest.mark.parametrize("location", ["x\udcff", "file:///x\udcff", "gs://bucket/\ud800"])
+def test_names_that_are_no_utf8_are_refused(location: str) -> None:
+    with pytest.raises(ValueError, match="is not UTF-8: rename it"):
+        canonical_url(location)
+
+
+def test_no_name_and_no_bucket_are_refused() -> None:
+    for location, said in (("", "got ''"), ("gs://", "names no bucket"), ("s3:///", "no bucket")):
+        with pytest.raises(ValueError, match=said):
+            canonical_url(location)
+    with pytest.raises(StorageError, match=r"gs://UPPER_\./x/: .*bucket"):
+        Storage.at("gs://UPPER_./x").read("y")
+
+
 def test_objects_round_trip(storage: Storage) -> None:
     storage.write("a/x", b"1")
     storage.write_many({"a/y": b"", "b/z": b"3"})

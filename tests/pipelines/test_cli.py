@@ -25,7 +25,7 @@ from pipelines.config import (
 )
 from pipelines.launcher import Summary
 from pipelines.progress import Progress, Terminal
-from tests.pipelines.conftest import EOS
+from tests.pipelines.conftest import EOS, write_jsonl
 
 
 @pytest.fixture(autouse=True)
@@ -360,7 +360,9 @@ def test_closed_and_full_outputs_end_quietly(corpus: Path, tokenizer: str, tmp_p
     options = [str(corpus), "--tokenizer", tokenizer, "--to", str(tmp_path / "cache")]
     build = shlex.join([*COMMAND, "build", *options, "--quiet"])
     ls = shlex.join([*COMMAND, "ls", str(tmp_path / "cache")])
+    plan = f"PYTHONUNBUFFERED=1 {shlex.join([*COMMAND, 'plan', *options])}"
     for line, status in [
+        (f"{plan} | true; exit ${{PIPESTATUS[0]}}", 141),
         (f"{build} | true; exit ${{PIPESTATUS[0]}}", 141),
         (f"{build} >&-", 0),
         (f"{build} >&- 2>&-", 0),
@@ -370,6 +372,7 @@ def test_closed_and_full_outputs_end_quietly(corpus: Path, tokenizer: str, tmp_p
         done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
         assert done.returncode == status, (line, done)
         assert "Traceback" not in done.stderr, line
+        assert "engine failed" not in done.stderr, line
 
 
 def test_every_option_says_what_it_is() -> None:
@@ -390,6 +393,7 @@ def test_names_that_are_not_ascii_need_a_locale_that_has_them(
         capture_output=True,
         text=True,
         encoding="utf-8",
+        check=False,
     )
     assert "Traceback" not in result.stderr
     if ascii_only:
@@ -397,3 +401,33 @@ def test_names_that_are_not_ascii_need_a_locale_that_has_them(
         assert "set a UTF-8 locale, such as LC_ALL=C.UTF-8" in result.stderr
     else:
         assert result.returncode == 0, result.stderr
+
+
+def test_only_folders_above_the_sources_may_have_names_that_are_no_utf8(
+    tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "\udcff"
+    folder.mkdir()
+    write_jsonl(folder / "a.jsonl", ["some text"])
+    options = [str(folder), "--tokenizer", tokenizer, "--to", str(tmp_path / "cache")]
+    assert run("plan", *options) == 0
+    for option, value in (("--to", str(folder)), ("--text-field", "\udcff"), ("--eos", "\udcff")):
+        assert run("plan", *options, option, value) == 1
+        said = capfd.readouterr().err
+        assert f"({option})" in said
+        assert "is not UTF-8: rename it" in said
+
+
+def test_python_without_docstrings_is_refused(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+    """Beam reads its own."""
+    options = [str(corpus), "--tokenizer", tokenizer, "--to", str(tmp_path / "cache")]
+    result = subprocess.run(
+        [*COMMAND, "build", *options],
+        env={**os.environ, "PYTHONOPTIMIZE": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith("forebay: ForebayError: Apache Beam")
+    assert "PYTHONOPTIMIZE=2" in result.stderr
