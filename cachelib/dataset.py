@@ -13,15 +13,17 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from cachelib.loader import Loader
-from cachelib.nodes.base import Adjacent, Columns, Node, Rows, Stream
+from cachelib.nodes.base import Adjacent, Columns, Node, Rows, Stream, Version, described
 from cachelib.nodes.blocks import BlockShuffle
+from cachelib.nodes.mix import Mix
 from cachelib.nodes.repeat import Repeat
 from cachelib.nodes.shuffle import Shuffle
 from cachelib.nodes.stored import Stored
+from cachelib.nodes.then import Then
 from cachelib.nodes.windows import Windows
 from cachelib.order.batches import Last
 from cachelib.order.blocks import BUDGET, Blocks
-from cachelib.order.indices import LARGEST, as_indices, as_integer
+from cachelib.order.indices import LARGEST, as_indices, as_integer, outside
 from cachelib.order.windows import Tail, WindowGrid
 
 
@@ -205,13 +207,37 @@ class Dataset:
         )
 
     @property
-    def version(self) -> int:
-        """The version of the cache that is read."""
+    def version(self) -> Version:
+        """The version of the cache that is read; of several, by component or by stage."""
         return self.node.version
 
-    def describe(self) -> dict[str, Any]:
-        """What the order depends on, as JSON: nested descriptions, outermost first."""
-        return self.node.describe()
+    @property
+    def borders(self) -> tuple[int, ...]:
+        """Positions that no batch may cross, because the columns change there."""
+        return self.node.borders if isinstance(self.node, Then) else ()
+
+    def counts(self, position: SupportsIndex) -> dict[str, int]:
+        """Rows of each component among the first ``position`` rows of a mixture.
+
+        Raises:
+            TypeError: the dataset is no mixture itself.
+            IndexError: the position is outside [0, size].
+        """
+        if not isinstance(self.node, Mix):
+            kind = type(self.node).__name__.lower()
+            raise TypeError(f"a {kind} has no components to count: ask what mix() gave")
+        position = as_integer("position", position)
+        if not 0 <= position <= (LARGEST if self.size is None else self.size):
+            raise outside(position, self.size)
+        return self.node.counts(position)
+
+    def describe(self, until: int | None = None) -> dict[str, Any]:
+        """What the order depends on, as JSON: nested descriptions, outermost first.
+
+        Args:
+            until: describe what the rows before this position depend on; None describes all.
+        """
+        return described(self.node, until)
 
     def epoch_of(self, position: int) -> int:
         """Which pass a position belongs to: 0 unless the dataset is repeated."""
