@@ -1,0 +1,95 @@
+"""Rows of several nodes, shared out by weight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cachelib.nodes.base import Columns, Node, Version, described, woven
+from cachelib.order import seeds
+from cachelib.order.mixture import Mixture, Stage
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Rows of several nodes, shared out by weight; each node is read from its row 0 on.
+
+    Attributes:
+        names: of the components, sorted: the order in which ties between weights are decided.
+        children: the components, in that order, with the same columns.
+        mixture: which component stands where.
+        epoch: number of the pass. An endless component goes on where the pass before left it.
+    """
+
+    names: tuple[str, ...]
+    children: tuple[Node, ...]
+    mixture: Mixture
+    epoch: int = 0
+
+    @property
+    def size(self) -> int | None:
+        return self.mixture.size
+
+    @property
+    def version(self) -> Version:
+        return {name: child.version for name, child in zip(self.names, self.children, strict=True)}
+
+    def take(self, indices: np.ndarray) -> Columns:
+        components, rows = self.mixture.locate(indices)
+        parts, places = [], []
+        for component in np.unique(components).tolist():
+            place = np.flatnonzero(components == component)
+            first = self._first(component)
+            parts.append(self.children[component].take(rows[place] + first))
+            places.append(place)
+        return woven(parts, places) if parts else self.children[0].take(indices)
+
+    def in_epoch(self, epoch: int) -> Mix:
+        seed = seeds.of_epoch(self.mixture.seed, epoch)
+        return replace(
+            self,
+            children=tuple(child.in_epoch(epoch) for child in self.children),
+            mixture=replace(self.mixture, seed=seed),
+            epoch=epoch,
+        )
+
+    def counts(self, position: int) -> dict[str, int]:
+        """Rows of each component among the first ``position``, 0 to size."""
+        return dict(zip(self.names, self.mixture.counts(position), strict=True))
+
+    def describe(self) -> dict[str, Any]:
+        return self.describe_until(None)
+
+    def describe_until(self, position: int | None) -> dict[str, Any]:
+        stages: Sequence[Stage] = self.mixture.stages
+        facts: dict[str, Any] = {"seed": self.mixture.seed, "block": self.mixture.block}
+        counts: Sequence[int | None] = [None] * len(self.children)
+        end = self.size
+        if position is not None:
+            reach = self.mixture.reach(position)
+            stages = [stage for stage in stages if stage.start < reach]
+            counts = stages[-1].counts(reach) if stages else counts
+            # A last block that is shorter has another order than it would have in a longer mixture.
+            end = reach if reach % self.mixture.block else None
+        if end is not None:
+            facts["rows"] = end
+        entered = {c for stage in stages for c, weight in enumerate(stage.weights) if weight}
+        return {
+            "kind": "mix",
+            **facts,
+            "stages": [
+                [stage.start, {self.names[c]: w for c, w in enumerate(stage.weights) if w}]
+                for stage in stages
+            ],
+            "parts": {self.names[c]: described(self.children[c], counts[c]) for c in entered},
+        }
+
+    def _first(self, component: int) -> int:
+        """The row of an endless component at which this pass begins."""
+        if self.epoch == 0 or self.children[component].size is not None:
+            return 0
+        assert self.size is not None
+        return self.epoch * self.mixture.counts(self.size)[component]
