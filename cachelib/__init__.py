@@ -13,6 +13,7 @@ from cachelib.errors import (
     StateMismatch,
     StorageError,
 )
+from cachelib.mixtures import mix, then
 from cachelib.ragged import Ragged
 
 __all__ = [
@@ -28,5 +29,7 @@ __all__ = [
     "SourceError",
     "StateMismatch",
     "StorageError",
+    "mix",
     "open",
+    "then",
 ]

@@ -19,12 +19,23 @@ def fingerprint(description: Mapping[str, Any]) -> Fingerprint:
     """The parts of a description, each under a name such as ``shuffle.seed``.
 
     Args:
-        description: JSON with ``kind``, facts, and the description of what lies below as ``of``.
+        description: JSON with ``kind``, facts, and the description of what lies below as ``of``,
+            or of several things below by name as ``parts``.
 
     Returns:
-        Short facts as they are, others as the first 16 digits of their digest after a "#"; one
-        digest named ``order`` where all together would be too long.
+        Short facts as they are, others and each of several ``parts`` as the first 16 digits of
+        their digest after a "#". Where all together would be too long, one digest for all
+        ``parts``, or one named ``order`` for everything.
     """
+    for apart in (True, False):
+        found = _facts(description, apart)
+        if len(canonical(found)) <= LARGEST:
+            return found
+    return {"order": _digest(found)}
+
+
+def _facts(description: Mapping[str, Any], apart: bool) -> Fingerprint:
+    """The facts of a chain by name; what it branches into ``apart``, or as one."""
     parts: Fingerprint = {}
     kinds: list[str] = []
     link: Mapping[str, Any] | None = description
@@ -33,10 +44,12 @@ def fingerprint(description: Mapping[str, Any]) -> Fingerprint:
         nth = kinds.count(link["kind"])
         name = link["kind"] if nth == 1 else f"{link['kind']}{nth}"
         for fact, value in link.items():
-            if fact not in ("kind", "of"):
+            if fact == "parts" and apart:
+                parts |= {f"{name}[{part}]": _digest(below) for part, below in value.items()}
+            elif fact not in ("kind", "of"):
                 parts[f"{name}.{fact}"] = _short(value)
         link = link.get("of")
-    return parts if len(canonical(parts)) <= LARGEST else {"order": _digest(parts)}
+    return parts
 
 
 def differences(saved: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
