@@ -6,13 +6,13 @@ web.take([10**12])
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 import numpy as np
 
-from cachelib.loader import Loader
+from cachelib.loader import BatchSize, Loader
 from cachelib.nodes.base import Adjacent, Columns, Node, Rows, Stream, Version, described
 from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.mix import Mix
@@ -21,7 +21,6 @@ from cachelib.nodes.shuffle import Shuffle
 from cachelib.nodes.stored import Stored
 from cachelib.nodes.then import Then
 from cachelib.nodes.windows import Windows
-from cachelib.order.batches import Last
 from cachelib.order.blocks import BUDGET, Blocks
 from cachelib.order.indices import LARGEST, as_indices, as_integer, outside
 from cachelib.order.windows import Tail, WindowGrid
@@ -185,25 +184,25 @@ class Dataset:
                 )
         return Dataset(Repeat(self.node, times))
 
-    def loader(
-        self,
-        batch_size: SupportsIndex,
-        *,
-        dp_rank: SupportsIndex = 0,
-        dp_world: SupportsIndex = 1,
-        start: Mapping[str, Any] | SupportsIndex | None = None,
-        last: Last = "drop",
-        prefetch: SupportsIndex = 4,
+    def loader(self, batch_size: BatchSize, **options: Any) -> Loader:
+        """Batches for one data-parallel rank; the options are those of `Loader`."""
+        return Loader(self, batch_size, **options)
+
+    def evaluate(
+        self, batch_size: SupportsIndex, *, dp_rank: SupportsIndex = 0, dp_world: SupportsIndex = 1
     ) -> Loader:
-        """Batches for one data-parallel rank; see `Loader`."""
+        """One pass over all rows, with as many steps on every rank.
+
+        Every row counts once: the column ``weight`` is 0 for the padding of the last batch.
+
+        Raises:
+            ValueError: the dataset is endless or empty.
+        """
+        if not self.size:
+            what = "endless" if self.size is None else "empty"
+            raise ValueError(f"an {what} dataset cannot be evaluated")
         return Loader(
-            self,
-            batch_size,
-            dp_rank=dp_rank,
-            dp_world=dp_world,
-            start=start,
-            last=last,
-            prefetch=prefetch,
+            self, batch_size, dp_rank=dp_rank, dp_world=dp_world, last="pad", uneven="pad"
         )
 
     @property

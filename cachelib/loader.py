@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 
 from cachelib.errors import StateMismatch
 from cachelib.nodes.base import Columns, Ordered
-from cachelib.order.batches import Batches, Last, Part
+from cachelib.order.batches import Batches, Last, Part, Uneven
 from cachelib.order.fingerprint import differences, fingerprint
 from cachelib.order.indices import as_integer
 from cachelib.order.schedule import Schedule
@@ -27,10 +27,10 @@ WEIGHT = "weight"
 
 PREFETCH_BYTES = 256 << 20
 
-Batch = Columns | list[Columns]
-"""A rank's part of a batch, or the list of its micro-batches where there are several."""
+Batch = Any
+"""A rank's part of a batch as columns, or the list of its micro-batches where there are several."""
 
-BatchSize = SupportsIndex | Iterable[tuple[SupportsIndex, SupportsIndex]]
+BatchSize = SupportsIndex | Sequence[tuple[SupportsIndex, SupportsIndex]]
 """Rows of a batch, or (sample, rows) pairs: from that sample on, batches have so many rows."""
 
 
@@ -78,20 +78,31 @@ class Loader:
     def __init__(
         self,
         dataset: Ordered,
-        batch_size: SupportsIndex,
+        batch_size: BatchSize,
         *,
         dp_rank: SupportsIndex = 0,
         dp_world: SupportsIndex = 1,
+        micro_batches: SupportsIndex = 1,
         start: Mapping[str, Any] | SupportsIndex | None = None,
         last: Last = "drop",
+        uneven: Uneven = "error",
         prefetch: SupportsIndex = 4,
+        prefetch_bytes: SupportsIndex = PREFETCH_BYTES,
     ) -> None:
         self.dataset = dataset
-        batch_size = as_integer("batch_size", batch_size)
         dp_world = as_integer("dp_world", dp_world)
-        self.batches = Batches(dataset.size, batch_size, dp_world, last)
+        self.batches = Batches(
+            dataset.size,
+            _schedule(batch_size),
+            dp_world,
+            as_integer("micro_batches", micro_batches),
+            last,
+            uneven,
+            dataset.borders,
+        )
         self.dp_rank = as_integer("dp_rank", dp_rank)
         self.prefetch = as_integer("prefetch", prefetch)
+        self.prefetch_bytes = as_integer("prefetch_bytes", prefetch_bytes)
         if not 0 <= self.dp_rank < dp_world:
             raise ValueError(f"dp_rank must be from 0 to {dp_world - 1}, got {dp_rank}")
         if self.prefetch < 0:
@@ -338,13 +349,9 @@ class _ReadAhead:
 
 
 def _schedule(batch_size: BatchSize) -> Schedule:
-    if isinstance(batch_size, Iterable):
-        stages = [
-            (as_integer("a stage of batch_size", at), as_integer("batch_size", size))
-            for at, size in batch_size
-        ]
-        return Schedule(tuple(stages))
-    return Schedule(((0, as_integer("batch_size", batch_size)),))
+    stages = batch_size if isinstance(batch_size, list | tuple) else [(0, batch_size)]
+    sample, rows = "a stage of batch_size", "batch_size"
+    return Schedule(tuple((as_integer(sample, at), as_integer(rows, n)) for at, n in stages))
 
 
 def _read(dataset: Ordered, part: Part, weighted: bool) -> Columns:

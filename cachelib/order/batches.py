@@ -5,9 +5,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from cachelib.order.indices import LARGEST
+import numpy as np
 
-Last = Literal["drop", "short"]
+from cachelib.order.indices import LARGEST
+from cachelib.order.schedule import Schedule
+
+Last = Literal["drop", "short", "pad"]
+Uneven = Literal["error", "pad"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a batch that belong to one rank.
+
+    Attributes:
+        start: the first sample.
+        rows: how many rows there are.
+        stop: where the samples of the whole batch end; rows from there on are padding.
+    """
+
+    start: int
+    rows: int
+    stop: int
+
+    @property
+    def indices(self) -> np.ndarray:
+        """Samples of the rows, int64 (rows,); padding repeats the last sample of the batch."""
+        indices = np.arange(self.start, self.start + self.rows, dtype=np.int64)
+        return np.minimum(indices, self.stop - 1)
+
+    @property
+    def weight(self) -> np.ndarray:
+        """1 for samples and 0 for padding, float32 (rows,)."""
+        return (np.arange(self.start, self.start + self.rows) < self.stop).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -15,64 +45,107 @@ class Batches:
     """A sequence of samples cut into batches, and each batch into equal, contiguous parts.
 
     A batch is given by the position of its first sample, never by its number, so that the batch
-    size may change on the way. The batch at a position is the same for any world.
+    size may change on the way. The samples of the batch at a position are the same for any world.
 
     Attributes:
         size: samples in all; None where they never end.
-        batch_size: samples of a batch over all ranks, a multiple of ``world``.
+        schedule: samples of a batch over all ranks, multiples of ``world * micro`` unless padded.
         world: number of data-parallel ranks.
-        last: what becomes of samples at the end that fill no whole batch: "drop" leaves them
-            out, "short" makes them a batch, which must divide among the ranks as well.
+        micro: micro-batches into which each rank cuts its part.
+        last: what becomes of samples at the end that fill no whole batch: "drop" leaves them out,
+            "short" makes them a batch of their own, "pad" one that is padded to the full size.
+        uneven: what becomes of a batch that does not divide among ranks and micro-batches: an
+            "error", or rows of "pad"ding up to the next multiple.
+        borders: positions, increasing, that no batch may cross.
     """
 
     size: int | None
-    batch_size: int
-    world: int
+    schedule: Schedule
+    world: int = 1
+    micro: int = 1
     last: Last = "drop"
+    uneven: Uneven = "error"
+    borders: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be 1 or more, got {self.batch_size}")
-        if self.world < 1:
-            raise ValueError(f"dp_world must be 1 or more, got {self.world}")
-        if self.batch_size % self.world:
-            raise ValueError(
-                f"batch_size {self.batch_size} does not divide among {self.world} ranks"
-            )
-        if self.last not in get_args(Last):
-            raise ValueError(f"last must be one of {get_args(Last)}, got {self.last!r}")
+        for name, value in (("dp_world", self.world), ("micro_batches", self.micro)):
+            if value < 1:
+                raise ValueError(f"{name} must be 1 or more, got {value}")
+        for name, word, words in (("last", self.last, Last), ("uneven", self.uneven, Uneven)):
+            if word not in get_args(words):
+                raise ValueError(f"{name} must be one of {get_args(words)}, got {word!r}")
+        for _, batch_size in self.schedule.stages:
+            if batch_size % self._divisor and self.uneven == "error":
+                raise ValueError(
+                    f"batch_size {batch_size} does not divide among {self._among}; uneven='pad' "
+                    "adds rows of weight 0"
+                )
+
+    @property
+    def pads(self) -> bool:
+        """Whether rows may be padding, so that each has a weight."""
+        return self.last == "pad" or self.uneven == "pad"
 
     def span(self, position: int) -> range | None:
         """The samples of the batch that begins at a position, or None if no batch does."""
+        batch_size = self.schedule.size_at(position)
         if self.size is None:
-            return range(position, position + self.batch_size)
+            return range(position, position + batch_size)
         left = self.size - position
-        if left <= 0 or (left < self.batch_size and self.last == "drop"):
+        if left <= 0 or (left < batch_size and self.last == "drop"):
             return None
-        return range(position, position + min(left, self.batch_size))
+        return range(position, position + min(left, batch_size))
 
     def remaining(self, position: int) -> int | None:
         """Number of batches from a position to the end; None where there is no end."""
         if self.size is None:
             return None
-        left = max(self.size - position, 0)
-        return left // self.batch_size if self.last == "drop" else -(-left // self.batch_size)
+        count, end = 0, position
+        for start, batch_size, batches in self.schedule.runs(position, self.size):
+            assert batches is not None
+            count, end = count + batches, start + batches * batch_size
+        return count - 1 if self.last == "drop" and end > self.size and count else count
 
     def check(self, position: int) -> None:
         """ValueError if no batches can begin at a position, or not all divide among the ranks."""
         if not 0 <= position <= LARGEST:
             raise ValueError(f"samples are counted from 0 to {LARGEST}, got {position}")
-        if self.size is None or self.last == "drop":
+        self._check_borders(position)
+        if self.size is None or self.last != "short" or self.uneven == "pad":
             return
-        short = max(self.size - position, 0) % self.batch_size
-        if short % self.world:
-            raise ValueError(
-                f"the last batch has {short} samples, which do not divide among {self.world} "
-                f"ranks ({self.size} samples from {position} on in batches of "
-                f"{self.batch_size}); use last='drop'"
-            )
+        for start, batch_size, batches in self.schedule.runs(position, self.size):
+            assert batches is not None
+            short = min(batch_size, self.size - (start + (batches - 1) * batch_size))
+            if short % self._divisor:
+                raise ValueError(
+                    f"the last batch has {short} samples, which do not divide among {self._among} "
+                    f"({self.size} samples from {position} on in batches of {batch_size}); use "
+                    "last='drop', last='pad' or uneven='pad'"
+                )
 
-    def part(self, span: range, rank: int) -> range:
-        """The samples of a batch that belong to a rank."""
-        each = len(span) // self.world
-        return span[rank * each : (rank + 1) * each]
+    def _check_borders(self, position: int) -> None:
+        for border in self.borders:
+            end = position
+            for start, batch_size, batches in self.schedule.runs(position, border):
+                assert batches is not None
+                end = start + batches * batch_size
+            if end > border and position < border:
+                raise ValueError(
+                    f"a batch of {batch_size} would cross sample {border}, where the columns "
+                    f"change: batches from {position} on must end there"
+                )
+
+    def part(self, span: range, rank: int) -> Part:
+        """The rows of a batch that belong to a rank."""
+        rows = self.schedule.size_at(span.start) if self.last == "pad" else len(span)
+        each = -(-rows // self._divisor) * self.micro
+        return Part(span.start + rank * each, each, span.stop)
+
+    @property
+    def _divisor(self) -> int:
+        return self.world * self.micro
+
+    @property
+    def _among(self) -> str:
+        micro = f" of {self.micro} micro-batches each" if self.micro > 1 else ""
+        return f"{self.world} ranks{micro}"

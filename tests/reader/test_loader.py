@@ -271,7 +271,7 @@ def test_refuses_what_is_no_state(change, message):
         ({"batch_size": 4, "dp_rank": 2, "dp_world": 2}, "dp_rank must be from 0 to 1, got 2"),
         ({"batch_size": 4, "dp_rank": -1}, "dp_rank must be from 0 to 0, got -1"),
         ({"batch_size": 4, "start": -1}, "got -1"),
-        ({"batch_size": 4, "last": "pad"}, "got 'pad'"),
+        ({"batch_size": 4, "last": "all"}, "got 'all'"),
         ({"batch_size": 4, "prefetch": -1}, "got -1"),
         ({"batch_size": 101}, "no batch of 101 in 100 rows"),
         ({"batch_size": 8, "dp_world": 8, "last": "short"}, "last batch has 4 samples"),
@@ -448,3 +448,91 @@ def test_batches_are_columns():
     assert list(batch) == ["tokens"]
     assert batch["tokens"].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert batch["tokens"].dtype == np.uint32
+
+
+def test_micro_batches_are_the_pieces_of_a_rank():
+    ds = simulated(100)
+    whole = ds.loader(24, dp_rank=1, dp_world=2)
+    pieces = ds.loader(24, dp_rank=1, dp_world=2, micro_batches=3)
+    for batch, micro in zip(whole, pieces, strict=True):
+        assert [len(m["label"]) for m in micro] == [4, 4, 4]
+        assert np.concatenate([m["label"] for m in micro]).tolist() == batch["label"].tolist()
+    assert pieces.batch(1)[2]["label"].tolist() == whole.batch(1)["label"][8:].tolist()
+
+
+@pytest.mark.parametrize("prefetch", PREFETCH)
+def test_padding_is_counted_by_weight_and_repeats_the_last_row(prefetch):
+    ds = simulated(10)
+    options = {"dp_world": 2, "last": "pad", "prefetch": prefetch}
+    left = list(ds.loader(8, dp_rank=0, **options))
+    right = list(ds.loader(8, dp_rank=1, **options))
+    assert [b["weight"].tolist() for b in left] == [[1, 1, 1, 1], [1, 1, 0, 0]]
+    assert [b["weight"].tolist() for b in right] == [[1, 1, 1, 1], [0, 0, 0, 0]]
+    order = order_of(ds, 10)
+    assert right[1]["label"].tolist() == [order[9]] * 4
+    assert left[0]["weight"].dtype == np.float32
+    assert "weight" not in next(ds.loader(2))
+
+
+def test_uneven_batches_are_padded_for_any_world():
+    ds = simulated(30)
+    for world in (1, 2, 4):
+        ranks = [list(ds.loader(5, dp_rank=r, dp_world=world, uneven="pad")) for r in range(world)]
+        for step in range(6):
+            held = [
+                label
+                for rank in ranks
+                for label, weight in zip(rank[step]["label"], rank[step]["weight"], strict=True)
+                if weight
+            ]
+            assert held == order_of(ds, 30)[5 * step : 5 * step + 5]
+
+
+def test_a_schedule_of_batch_sizes_keeps_the_order_and_its_place():
+    ds = simulated(100)
+    stages = [(0, 4), (10, 8), (40, 2)]
+    loader = ds.loader(stages, prefetch=2)
+    batches = drawn(loader, 12)
+    assert [len(b) for b in batches] == [4] * 3 + [8] * 4 + [2] * 5
+    assert flat(batches) == order_of(ds, 54)
+    state = loader.state_dict()
+    assert (state["samples"], state["step"], state["batch_size"]) == (54, 12, 2)
+    assert flat(drawn(ds.loader(stages, start=state))) == order_of(ds, 100)[54:]
+    assert drawn(ds.loader(stages, start=12), 1) == drawn(ds.loader(stages, start=state), 1)
+    assert loader.batch(4)["label"].tolist() == batches[4]
+    assert loader.remaining == 23
+    again = pickle.loads(pickle.dumps(loader))
+    assert flat(drawn(again)) == order_of(ds, 100)[54:]
+
+
+def test_reads_ahead_no_more_bytes_than_allowed():
+    ds = simulated(64)
+    loader = ds.loader(4, prefetch=4, prefetch_bytes=1)
+    drawn(loader, 5)  # the first ones are asked for before the size of any is known
+    assert loader._ahead is not None
+    assert len(loader._ahead._reads) == 1
+    wide = ds.loader(4, prefetch=4)
+    next(wide)
+    assert len(wide._ahead._reads) == 4
+    loader.close()
+    wide.close()
+
+
+def test_the_time_spent_waiting_is_told():
+    loader = simulated(100).loader(8, prefetch=0)
+    assert loader.stalled == 0
+    next(loader)
+    assert 0 < loader.stalled < 60
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"micro_batches": 3}, "batch_size 8 does not divide among 1 ranks of 3 micro-batches"),
+        ({"prefetch_bytes": -1}, "prefetch_bytes must be 0 or more, got -1"),
+        ({"uneven": "drop"}, "uneven must be one of"),
+    ],
+)
+def test_refuses_batches(options, message):
+    with pytest.raises(ValueError, match=message):
+        simulated(100).loader(8, **options)
