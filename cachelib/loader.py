@@ -349,7 +349,7 @@ class _ReadAhead:
 
 
 def _schedule(batch_size: BatchSize) -> Schedule:
-    stages = batch_size if isinstance(batch_size, list | tuple) else [(0, batch_size)]
+    stages: Any = batch_size if isinstance(batch_size, list | tuple) else [(0, batch_size)]
     sample, rows = "a stage of batch_size", "batch_size"
     return Schedule(tuple((as_integer(sample, at), as_integer(rows, n)) for at, n in stages))
 
