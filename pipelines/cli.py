@@ -149,9 +149,9 @@ def _config(known: argparse.Namespace) -> BuildConfig:
     where = "options"
     inputs = given.get("inputs", [])
     if len(inputs) == 1 and inputs[0].endswith((".yaml", ".yml")):
-        where = inputs[0]
         values = read_yaml(Path(inputs[0]))
         del given["inputs"]
+        where = f"{inputs[0]} and options" if given else inputs[0]
     return build_config({**values, **given}, where)
 
 

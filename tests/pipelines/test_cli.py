@@ -77,6 +77,8 @@ def test_build_from_yaml_with_an_option_that_outranks_it(
     assert run("build", str(path), "--to", str(tmp_path / "right"), "--quiet") == 0
     assert (tmp_path / "right" / "_ledger").exists()
     assert not (tmp_path / "wrong").exists()
+    assert run("plan", str(path), "--workers", "x") == 1
+    assert f"{path} and options: workers (--workers) is 'x'" in capsys.readouterr().err
 
 
 def test_plan_does_everything_but_the_work(
