@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +17,13 @@ from cachelib.storage import Storage
 SCHEMA = Schema((Field("tokens", "uint16", ragged=True, chunk=8), Field("label", "int64", chunk=4)))
 
 
-def write_commit(path: str | os.PathLike[str], shards: Sequence[Sequence[int]]) -> None:
+def write_commit(
+    path: str | os.PathLike[str], shards: Sequence[Sequence[int]], tokenizer: str | None = None
+) -> None:
     """Append one commit of tokens and labels: a list of row lengths for each shard.
 
     Both count on through the whole cache, so that token t is t and label i is 10 * i.
+    ``tokenizer`` is the content of the tokenizer that the commit names, if any.
     """
     storage = Storage.at(path)
     ledger = Ledger(storage)
@@ -33,7 +37,8 @@ def write_commit(path: str | os.PathLike[str], shards: Sequence[Sequence[int]]) 
         ragged = Ragged.from_lengths(tokens, np.array(lengths, np.int64))
         contents.append({"tokens": ragged, "label": labels})
         row, token = row + len(lengths), token + sum(lengths)
-    _commit(ledger, parent, SCHEMA, contents)
+    identity = {} if tokenizer is None else {"tokenizer": {"content": tokenizer}}
+    _commit(ledger, parent, SCHEMA, contents, identity)
 
 
 def write_frames(path: str | os.PathLike[str], lengths: Sequence[int]) -> None:
@@ -50,6 +55,7 @@ def _commit(
     parent: Snapshot | None,
     schema: Schema,
     contents: Sequence[Mapping[str, np.ndarray | Ragged]],
+    identity: Mapping[str, Any] | None = None,
 ) -> None:
     version = 0 if parent is None else parent.version + 1
     manifests = []
@@ -65,7 +71,7 @@ def _commit(
         operation="create" if parent is None else "append",
         task={},
         schema=schema,
-        identity={},
+        identity=identity or {},
         manifests=manifests,
     )
     assert ledger.append(commit).digest == commit.digest

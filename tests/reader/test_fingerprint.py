@@ -29,6 +29,30 @@ def test_stays_small_whatever_is_described():
     assert len(json.dumps(fingerprint(description))) < 640
 
 
+MIX = {
+    "kind": "mix",
+    "seed": 7,
+    "parts": {"web": CHAIN, "code": {"kind": "cache", "rows": 5}},
+}
+
+
+def test_each_of_several_parts_is_a_digest_of_its_own():
+    parts = fingerprint({"kind": "shuffle", "seed": 1, "of": MIX})
+    assert list(parts) == ["shuffle.seed", "mix.seed", "mix[web]", "mix[code]"]
+    other = fingerprint({**MIX, "parts": {**MIX["parts"], "web": {**CHAIN, "seed": 8}}})
+    (difference,) = differences(fingerprint(MIX), other)
+    assert difference.startswith("mix[web] is '#")
+
+
+def test_many_parts_share_one_digest():
+    def described(seed):
+        return {**MIX, "parts": {f"part {i}": {"kind": "cache", "rows": seed} for i in range(99)}}
+
+    parts = fingerprint(described(1))
+    assert list(parts) == ["mix.seed", "mix.parts"]
+    assert parts != fingerprint(described(2))
+
+
 def test_differences_name_part_and_values():
     assert differences(fingerprint(CHAIN), fingerprint(CHAIN)) == []
     other = fingerprint({**CHAIN, "seed": 9, "extra": 1})
