@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cachelib.dataset import Dataset
     from cachelib.loader import Loader
     from cachelib.order.windows import Tail
+    from cachelib.segments import Targets
 
 OPEN_ARRAYS = 1024
 """Array handles that one cache keeps open."""
@@ -227,9 +228,13 @@ class Cache:
         stride: int | None = None,
         tail: Tail = "drop",
         field: str = "tokens",
+        documents: bool = False,
+        targets: Targets | None = None,
     ) -> Dataset:
         """Fixed-length windows over the tokens of all rows; see `Dataset.windows`."""
-        return self.dataset().windows(length, stride=stride, tail=tail, field=field)
+        return self.dataset().windows(
+            length, stride=stride, tail=tail, field=field, documents=documents, targets=targets
+        )
 
     def shuffle(self, seed: int, **options: Any) -> Dataset:
         """The rows in a random order; options are those of `Dataset.shuffle`."""

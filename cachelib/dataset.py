@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, get_args
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from cachelib.nodes.windows import Windows
 from cachelib.order.blocks import BUDGET, Blocks
 from cachelib.order.indices import LARGEST, as_indices, as_integer, outside
 from cachelib.order.windows import Tail, WindowGrid
+from cachelib.segments import Targets
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Dataset:
         stride: SupportsIndex | None = None,
         tail: Tail = "drop",
         field: str = "tokens",
+        documents: bool = False,
+        targets: Targets | None = None,
     ) -> Dataset:
         """Windows over a ragged field, crossing rows and shards: row i begins at i * stride.
 
@@ -82,14 +85,21 @@ class Dataset:
             tail: "drop" leaves out the elements after the last full window; "short" makes them
                 a last, shorter one.
             field: the ragged field that is read.
+            documents: tell documents apart, by columns ``segment_ids`` (int32, from 1 in each
+                window) and ``positions`` (int32, from 0 in each segment).
+            targets: add a column ``labels``, int32, -100 where there is no target: "aligned"
+                labels a token with itself and the first of a segment with nothing, as HF models
+                take it; "shifted" with the next token, which is read beyond the window's end.
+                With ``documents`` none crosses the edge of a document.
 
         Returns:
-            A dataset of one column, named as the field and of its dtype: an array of shape
-            (n, length, *shape) for tail "drop", always a `Ragged` for tail "short".
+            A dataset of a column named as the field and of its dtype: an array of shape
+            (n, length, *shape) for tail "drop", always a `Ragged` for tail "short". The order of
+            rows does not depend on documents and targets.
 
         Raises:
             ValueError: on anything but the rows of a cache in stored order. Shuffle the windows
-                instead of windowing what is shuffled.
+                instead of windowing what is shuffled. Or documents or targets with tail "short".
         """
         if not isinstance(self.node, Stream):
             kind = type(self.node).__name__.lower()
@@ -100,7 +110,11 @@ class Dataset:
         length = as_integer("length", length)
         stride = length if stride is None else as_integer("stride", stride)
         grid = WindowGrid(self.node.elements(field), length, stride, tail)
-        return Dataset(Windows(self.node, field, grid))
+        if targets is not None and targets not in get_args(Targets):
+            raise ValueError(f"targets must be one of {get_args(Targets)}, got {targets!r}")
+        if tail == "short" and (documents or targets):
+            raise ValueError("documents and targets need windows of one length: use tail='drop'")
+        return Dataset(Windows(self.node, field, grid, documents, targets))
 
     def shuffle(
         self,

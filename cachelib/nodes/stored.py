@@ -42,6 +42,9 @@ class Stored:
     def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray:
         return self.rows.read_elements(field, starts, length)
 
+    def rows_at(self, field: str, positions: np.ndarray) -> np.ndarray:
+        return self.rows.rows_at(field, positions)
+
     def in_epoch(self, epoch: int) -> Stored:
         return self
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from cachelib import segments
 from cachelib.nodes.base import Columns
 from cachelib.order.windows import WindowGrid
 from cachelib.ragged import Ragged
@@ -14,11 +15,18 @@ from cachelib.ragged import Ragged
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows over one field of a stream."""
+    """Windows over one field of a stream.
+
+    Attributes:
+        documents: tell the documents of a window apart: columns ``segment_ids`` and ``positions``.
+        targets: how the column ``labels`` is made, None for none.
+    """
 
     stream: Any
     field: str
     grid: WindowGrid
+    documents: bool = False
+    targets: segments.Targets | None = None
 
     @property
     def size(self) -> int:
@@ -35,19 +43,11 @@ class Windows:
 
     def take(self, indices: np.ndarray) -> Columns:
         starts = self.grid.starts(indices)
-        if self.grid.tail == "drop":
+        if self.grid.tail == "short":
+            return {self.field: self._short(indices, starts)}
+        if not self.documents and self.targets is None:
             return {self.field: self.stream.read_elements(self.field, starts, self.grid.length)}
-        lengths = self.grid.lengths(indices)
-        whole = lengths == self.grid.length
-        block = self.stream.read_elements(self.field, starts[whole], self.grid.length)
-        values = np.empty((int(lengths.sum()), *block.shape[2:]), block.dtype)
-        from_block = np.repeat(whole, lengths)
-        values[from_block] = block.reshape(-1, *block.shape[2:])
-        if not whole.all():
-            length = int(lengths[~whole][0])
-            tail = self.stream.read_elements(self.field, starts[~whole], length)
-            values[~from_block] = tail.reshape(-1, *block.shape[2:])
-        return {self.field: Ragged.from_lengths(values, lengths)}
+        return self._told(starts)
 
     def in_epoch(self, epoch: int) -> Windows:
         return self
@@ -62,3 +62,45 @@ class Windows:
             "tail": self.grid.tail,
             "of": self.stream.describe(),
         }
+
+    def _short(self, indices: np.ndarray, starts: np.ndarray) -> Ragged:
+        lengths = self.grid.lengths(indices)
+        whole = lengths == self.grid.length
+        block = self.stream.read_elements(self.field, starts[whole], self.grid.length)
+        values = np.empty((int(lengths.sum()), *block.shape[2:]), block.dtype)
+        from_block = np.repeat(whole, lengths)
+        values[from_block] = block.reshape(-1, *block.shape[2:])
+        if not whole.all():
+            length = int(lengths[~whole][0])
+            tail = self.stream.read_elements(self.field, starts[~whole], length)
+            values[~from_block] = tail.reshape(-1, *block.shape[2:])
+        return Ragged.from_lengths(values, lengths)
+
+    def _told(self, starts: np.ndarray) -> Columns:
+        """Tokens with segments and labels. Shifted labels take one token more than the window."""
+        length = self.grid.length
+        more = 1 if self.targets == "shifted" else 0
+        fits = starts + length + more <= self.grid.elements  # all but the last window, perhaps
+        ids = np.zeros((len(starts), length + more), np.int32)
+        tokens = np.zeros(ids.shape, self.stream.read_elements(self.field, starts[:0], 1).dtype)
+        for chosen, width in ((fits, length + more), (~fits, length)):
+            if chosen.any():
+                part = starts[chosen]
+                tokens[chosen, :width] = self.stream.read_elements(self.field, part, width)
+                ids[chosen, :width] = self._segments(part, width) if self.documents else 1
+        columns: Columns = {self.field: tokens[:, :length]}
+        if self.documents:
+            columns["segment_ids"] = ids[:, :length]
+            columns["positions"] = segments.positions(ids[:, :length])
+        if self.targets is not None:
+            columns["labels"] = segments.labels(tokens, ids, self.targets)[:, :length]
+        return columns
+
+    def _segments(self, starts: np.ndarray, length: int) -> np.ndarray:
+        ids = np.ones((len(starts), length), np.int32)
+        edges = np.stack([starts, starts + (length - 1)], axis=1)
+        first, last = self.stream.rows_at(self.field, edges).T
+        several = np.flatnonzero(first != last)
+        places = starts[several, None] + np.arange(length)
+        ids[several] = segments.segment_ids(self.stream.rows_at(self.field, places))
+        return ids

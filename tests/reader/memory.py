@@ -43,6 +43,9 @@ class MemoryCache:
         indices = ranges(starts, np.full(len(starts), length))
         return self.tokens.values[indices].reshape(len(starts), length)
 
+    def rows_at(self, field: str, positions: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.tokens.offsets, positions, side="right") - 1
+
     def nbytes(self, fields: Sequence[str] | None = None) -> int:
         sizes = {"tokens": self.tokens.values.nbytes, "label": 8 * len(self)}
         return sum(sizes[name] for name in (sizes if fields is None else fields))
@@ -74,6 +77,9 @@ class SimulatedCache:
 
     def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray:
         return starts[:, None] + np.arange(length)
+
+    def rows_at(self, field: str, positions: np.ndarray) -> np.ndarray:
+        return positions // 2
 
     def nbytes(self, fields: Sequence[str] | None = None) -> int:
         return 8 * self.rows

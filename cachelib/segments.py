@@ -1,0 +1,93 @@
+"""Segments: which tokens of a row belong together, and what each token is to predict.
+
+Everything here is arithmetic on arrays of shape (rows, length). Segment ids count from 1 in each
+row; 0 is padding.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+Targets = Literal["aligned", "shifted"]
+
+IGNORED = -100
+"""The label of what is no target, as PyTorch's cross entropy and HF models know it."""
+
+
+def segment_ids(owners: np.ndarray) -> np.ndarray:
+    """Segment ids of tokens whose documents are known.
+
+    Args:
+        owners: int64 (rows, length), the document of each token; not decreasing within a row.
+
+    Returns:
+        int32 (rows, length).
+    """
+    changes = np.ones(owners.shape, bool)
+    changes[:, 1:] = owners[:, 1:] != owners[:, :-1]
+    return np.cumsum(changes, axis=1, dtype=np.int32)
+
+
+def positions(ids: np.ndarray) -> np.ndarray:
+    """Positions, int32 (rows, length), that restart at 0 with each segment, padding included."""
+    places = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+    begins = np.where(_first(ids), places, 0)
+    return places - np.maximum.accumulate(begins, axis=1)
+
+
+def labels(tokens: np.ndarray, ids: np.ndarray, targets: Targets) -> np.ndarray:
+    """What each token is to predict; never across a segment's edge, and never padding.
+
+    Args:
+        tokens: (rows, length) token ids of any integer type.
+        ids: int32 (rows, length), their segments.
+        targets: "aligned" labels a token with itself, as models do that shift by themselves;
+            "shifted" with the next one, so that the last token of a row has none.
+
+    Returns:
+        int32 (rows, length): -100 where there is no target. With "aligned" that is the first token
+        of every segment, with "shifted" the last.
+    """
+    known = tokens.astype(np.int32)
+    known[_first(ids) | (ids == 0)] = IGNORED
+    if targets == "aligned":
+        return known
+    shifted = np.full_like(known, IGNORED)
+    shifted[:, :-1] = known[:, 1:]
+    return shifted
+
+
+def cu_seqlens(ids: np.ndarray, max_segments: int) -> tuple[np.ndarray, int]:
+    """Where segments begin in a batch laid out as one row, for attention of variable length.
+
+    Padding at the end of a row is a segment of its own. The shape does not depend on the batch:
+    segments that are not there are empty ones at the end.
+
+    Args:
+        ids: int32 (rows, length), segment ids.
+        max_segments: segments there may be in the batch, padding included.
+
+    Returns:
+        int32 (max_segments + 1,) from 0 to rows * length, and the length of the longest segment.
+
+    Raises:
+        ValueError: there are more segments.
+    """
+    begins = np.flatnonzero(_first(ids))
+    if len(begins) > max_segments:
+        raise ValueError(
+            f"the batch has {len(begins)} segments (padding of a row is one), more than "
+            f"max_segments={max_segments}"
+        )
+    edges = np.full(max_segments + 1, ids.size, np.int32)
+    edges[: len(begins)] = begins
+    return edges, int(np.diff(edges).max(initial=0))
+
+
+def _first(ids: np.ndarray) -> np.ndarray:
+    """Where a segment, or padding, begins: bool (rows, length)."""
+    first = np.ones(ids.shape, bool)
+    first[:, 1:] = ids[:, 1:] != ids[:, :-1]
+    return first

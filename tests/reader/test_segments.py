@@ -1,0 +1,97 @@
+"""Segments, positions, labels and edges, against what a loop over the tokens gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachelib import dataset, segments
+from tests.reader.memory import MemoryCache
+
+lengths_of_rows = st.lists(st.integers(0, 9), min_size=1, max_size=30).filter(lambda x: sum(x) > 0)
+
+
+def owners_of(lengths):
+    return np.repeat(np.arange(len(lengths)), lengths)
+
+
+@given(lengths_of_rows, st.integers(1, 12), st.integers(1, 12))
+def test_windows_tell_documents_and_targets_as_a_loop_does(lengths, length, stride):
+    cache = MemoryCache(lengths)
+    owners, total = owners_of(lengths), sum(lengths)
+    stride = min(stride, length)
+    plain = dataset.of(cache).windows(length, stride=stride)
+    wholes = {
+        (documents, targets): dataset.of(cache).windows(
+            length, stride=stride, documents=documents, targets=targets
+        )
+        for documents in (False, True)
+        for targets in (None, "aligned", "shifted")
+    }
+    for (documents, targets), ds in wholes.items():
+        assert ds.describe() == plain.describe()
+        columns = ds.take(np.arange(len(ds)))
+        np.testing.assert_array_equal(
+            columns["tokens"], plain.take(np.arange(len(ds)))["tokens"], strict=True
+        )
+        expected = {"tokens"}
+        expected |= {"segment_ids", "positions"} if documents else set()
+        expected |= {"labels"} if targets else set()
+        assert set(columns) == expected
+        for row in range(len(ds)):
+            start, segment, position = row * stride, 0, 0
+            for i in range(length):
+                at = start + i
+                begins = i == 0 or (documents and owners[at] != owners[at - 1])
+                segment += begins
+                position = 0 if begins else position + 1
+                if documents:
+                    assert columns["segment_ids"][row, i] == (segment if documents else 1)
+                    assert columns["positions"][row, i] == position
+                if targets == "aligned":
+                    assert columns["labels"][row, i] == (-100 if begins else at)
+                if targets == "shifted":
+                    follows = at + 1 < total and not (documents and owners[at + 1] != owners[at])
+                    assert columns["labels"][row, i] == (at + 1 if follows else -100)
+
+
+def test_dtypes():
+    columns = dataset.of(MemoryCache([5, 5])).windows(4, documents=True, targets="aligned").take([])
+    assert {name: (str(c.dtype), c.shape) for name, c in columns.items()} == {
+        "tokens": ("uint32", (0, 4)),
+        "segment_ids": ("int32", (0, 4)),
+        "positions": ("int32", (0, 4)),
+        "labels": ("int32", (0, 4)),
+    }
+
+
+def test_padding_is_no_target_and_a_segment_of_its_own():
+    ids = np.array([[1, 1, 2, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+    tokens = np.array([[7, 8, 9, 3, 3], [4, 5, 6, 7, 8]])
+    assert segments.positions(ids).tolist() == [[0, 1, 0, 0, 1], [0, 1, 2, 3, 4]]
+    aligned = segments.labels(tokens, ids, "aligned")
+    assert aligned.tolist() == [[-100, 8, -100, -100, -100], [-100, 5, 6, 7, 8]]
+    shifted = segments.labels(tokens, ids, "shifted")
+    assert shifted.tolist() == [[8, -100, -100, -100, -100], [5, 6, 7, 8, -100]]
+    edges, longest = segments.cu_seqlens(ids, 6)
+    assert (edges.tolist(), longest, edges.dtype) == ([0, 2, 3, 5, 10, 10, 10], 5, np.int32)
+
+
+def test_more_segments_than_there_is_room_for_are_refused():
+    with pytest.raises(ValueError, match=r"3 segments .* more than max_segments=2"):
+        segments.cu_seqlens(np.array([[1, 2, 3]], np.int32), 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"targets": "next"}, "targets must be one of .*, got 'next'"),
+        ({"targets": "shifted", "tail": "short"}, "use tail='drop'"),
+        ({"documents": True, "tail": "short"}, "use tail='drop'"),
+    ],
+)
+def test_refuses(options, message):
+    with pytest.raises(ValueError, match=message):
+        dataset.of(MemoryCache([5])).windows(2, **options)
