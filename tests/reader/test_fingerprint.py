@@ -29,17 +29,14 @@ def test_stays_small_whatever_is_described():
     assert len(json.dumps(fingerprint(description))) < 640
 
 
-MIX = {
-    "kind": "mix",
-    "seed": 7,
-    "parts": {"web": CHAIN, "code": {"kind": "cache", "rows": 5}},
-}
+PARTS = {"web": CHAIN, "code": {"kind": "cache", "rows": 5}}
+MIX = {"kind": "mix", "seed": 7, "parts": PARTS}
 
 
 def test_each_of_several_parts_is_a_digest_of_its_own():
     parts = fingerprint({"kind": "shuffle", "seed": 1, "of": MIX})
     assert list(parts) == ["shuffle.seed", "mix.seed", "mix[web]", "mix[code]"]
-    other = fingerprint({**MIX, "parts": {**MIX["parts"], "web": {**CHAIN, "seed": 8}}})
+    other = fingerprint({**MIX, "parts": {**PARTS, "web": {**CHAIN, "seed": 8}}})
     (difference,) = differences(fingerprint(MIX), other)
     assert difference.startswith("mix[web] is '#")
 

@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 
 import cachelib
 from cachelib import dataset
-from cachelib.dataset import Dataset
 from cachelib.errors import StateMismatch
+from cachelib.nodes.mix import Mix
 from tests.reader.memory import MemoryCache, SimulatedCache
 from tests.reader.stored import write_commit
 
@@ -53,6 +54,11 @@ def mixed(**options):
 
 def labels(ds, indices):
     return ds.take(indices)["label"].tolist()
+
+
+def weights_of(ds):
+    assert isinstance(ds.node, Mix)
+    return ds.node.mixture.stages[0].weights
 
 
 def drawn(loader, steps):
@@ -118,7 +124,7 @@ def test_items_of_whole_rows_are_woven():
     parts = {"a": dataset.of(MemoryCache([3, 1, 2])), "b": dataset.of(MemoryCache([4, 4]))}
     ds = cachelib.mix(parts, {"a": 3, "b": 2}, seed=0, block=1, exhausted="renormalise")
     assert len(ds) == 5
-    rows = [row["tokens"].tolist() for row in ds]
+    rows = [row.tolist() for row in ds.take(range(len(ds)))["tokens"]]
     assert sorted(rows) == [[0, 1, 2], [0, 1, 2, 3], [3], [4, 5], [4, 5, 6, 7]]
     assert [row.tolist() for row in ds.take([3, 1])["tokens"]] == [rows[3], rows[1]]
     assert ds.take([])["tokens"].values.dtype == np.uint32
@@ -179,22 +185,22 @@ def test_weights_by_tokens_use_exact_mean_lengths():
     for a, b in ((long, short), (long.shuffle(0), short.shuffle(0, block=4))):
         ds = cachelib.mix({"a": a.repeat(), "b": b.repeat()}, {"a": 1, "b": 1}, seed=0, by="tokens")
         # 2 tokens a row against 30.
-        assert ds.node.mixture.stages[0].weights == (1, 15)
+        assert weights_of(ds) == (1, 15)
     short = dataset.of(MemoryCache([18])).windows(4, tail="short").repeat()
     long = dataset.of(MemoryCache([18])).windows(9, tail="short").repeat()
     ds = cachelib.mix({"a": long, "b": short}, {"a": 1, "b": 1}, seed=0, by="tokens")
-    assert ds.node.mixture.stages[0].weights == (2, 5)
+    assert weights_of(ds) == (2, 5)
     fixed = dataset.of(MemoryCache([30] * 7)).windows(4).repeat()
     ds = cachelib.mix({"a": fixed, "b": fixed}, {"a": 1, "b": 2}, seed=0, by="tokens")
-    assert ds.node.mixture.stages[0].weights == (1, 2)
+    assert weights_of(ds) == (1, 2)
 
 
 def test_weights_are_the_numbers_they_are():
     weights = {"web": np.float32(0.1), "code": Fraction(1, 3)}
     exact = Fraction(float(np.float32(0.1))) * 3
-    found = mixed(weights=weights).node.mixture.stages[0].weights
+    found = weights_of(mixed(weights=weights))
     assert Fraction(found[1], found[0]) == exact
-    assert mixed(weights={"web": np.int64(3), "code": 1}).node.mixture.stages[0].weights == (1, 3)
+    assert weights_of(mixed(weights={"web": np.int64(3), "code": 1})) == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -254,13 +260,14 @@ def test_refuses_components_that_do_not_go_together():
     ):
         with pytest.raises(ValueError, match=message):
             cachelib.mix(parts, dict.fromkeys(parts, 1), seed=0)
-    for parts, message in (
+    wrong: list[tuple[Any, str]] = [
         ({"a": a, 1: b}, "names of components must be strings, got 1"),
         ({"a": a, "b": [1, 2]}, r"component 'b' must be a dataset or a cache, got \[1, 2\]"),
         ([a, b], "datasets by name"),
-    ):
+    ]
+    for bad, message in wrong:
         with pytest.raises(TypeError, match=message):
-            cachelib.mix(parts, HALVES, seed=0)
+            cachelib.mix(bad, HALVES, seed=0)
 
 
 def test_counts_are_of_mixtures_and_inside_them():
@@ -286,11 +293,11 @@ def test_caches_on_disk(tmp_path):
     write_commit(tmp_path / "d", [[2, 2, 2]])
     a, b, c, d = (cachelib.open(tmp_path / name) for name in "abcd")
     ds = cachelib.mix({"a": a, "b": b}, {"a": 1, "b": 1}, seed=0, exhausted="renormalise")
-    assert sorted(row["label"] for row in ds) == [0, 0, 10, 10, 20, 20, 30]
+    assert sorted(labels(ds, range(len(ds)))) == [0, 0, 10, 10, 20, 20, 30]
     state = json.loads(json.dumps(ds.loader(2).state_dict()))
     assert state["version"] == {"a": 0, "b": 1}
-    for other in (c, c.windows(2), c.windows(2).shuffle(0).repeat()):
-        mine = {Dataset: a.windows(2)}.get(type(other), a)
+    pairs: list[tuple[Any, Any]] = [(a, c), (a.windows(2), c.windows(2).shuffle(0).repeat())]
+    for mine, other in pairs:
         with pytest.raises(ValueError, match=r"'a' and component 'c' have .* content x and y"):
             cachelib.mix({"a": mine, "c": other}, {"a": 1, "c": 1}, seed=0, exhausted="stop")
     inner = cachelib.mix({"c": c}, {"c": 1}, seed=0, exhausted="stop")

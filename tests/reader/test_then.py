@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -113,7 +114,10 @@ def test_refuses(stages, message):
 
 
 def test_refuses_other_types():
-    with pytest.raises(TypeError, match="stage 0 must be a dataset or a cache, got 'web'"):
-        cachelib.then([(1, "web")])
-    with pytest.raises(TypeError, match=r"samples must be an integer, got 1\.0"):
-        cachelib.then([(1.0, counted(3))])
+    wrong: list[tuple[Any, str]] = [
+        ((1, "web"), "stage 0 must be a dataset or a cache, got 'web'"),
+        ((1.0, counted(3)), "samples must be an integer, got 1.0"),
+    ]
+    for stage, message in wrong:
+        with pytest.raises(TypeError, match=message):
+            cachelib.then([stage])
