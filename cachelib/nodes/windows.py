@@ -38,8 +38,9 @@ class Windows:
 
     @property
     def row_bytes(self) -> float:
-        elements = max(self.grid.elements, 1)
-        return self.grid.length * self.stream.nbytes([self.field]) / elements
+        value = self.stream.nbytes([self.field]) / max(self.grid.elements, 1)
+        told = 2 * self.documents + (self.targets is not None)  # columns of int32
+        return self.grid.length * (value + 4 * told)
 
     def take(self, indices: np.ndarray) -> Columns:
         starts = self.grid.starts(indices)

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cachelib
 from cachelib import dataset
 from cachelib.order.blocks import HELD, BlockOrder, Blocks
 from tests.reader.memory import FailingCache, MemoryCache, SimulatedCache
+from tests.reader.stored import write_commit
 
 sizes = st.builds(Blocks, st.integers(0, 3000), st.integers(1, 300), st.integers(1, 40))
 seeds = st.integers(-(2**70), 2**70)
@@ -238,3 +240,20 @@ def test_refuses_values_that_cannot_be(rows, options, message):
         rows.shuffle(0, **options)
     with pytest.raises(TypeError, match="block must be an integer"):
         rows.shuffle(0, block=2.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"targets": "aligned"}])
+def test_the_plan_knows_the_bytes_of_rows(options):
+    ds = dataset.of(MemoryCache([40])).windows(4, **options)
+    columns = ds.take(range(8))
+    assert ds.blocks(8).block_bytes == sum(column.nbytes for column in columns.values())
+
+
+def test_the_plan_knows_the_bytes_of_a_stored_cache(tmp_path):
+    write_commit(tmp_path, [[3, 1], [], [8, 0, 4]])
+    cache = cachelib.open(tmp_path)
+    assert cache.nbytes(["tokens"]) == 16 * 2
+    assert cache.nbytes(["label"]) == 5 * 8
+    assert cache.nbytes() == 16 * 2 + 5 * 8
+    ds = cache.shuffle(0, block=2, window=2)
+    assert sorted(ds.take(range(5))["label"]) == [0, 10, 20, 30, 40]
