@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from typing import SupportsIndex
 
 import numpy as np
@@ -29,7 +29,7 @@ def as_indices(indices: Iterable[SupportsIndex] | np.ndarray, size: int | None) 
         size: how many there are; None for endless, which has no end to count from.
 
     Raises:
-        TypeError: bools, floats, or anything else that is no integer.
+        TypeError: bools, floats, or anything else that is no integer; a set or a mapping.
         IndexError: an index outside [-size, size).
     """
     array = indices if isinstance(indices, np.ndarray) else _array_of(indices, size)
@@ -58,6 +58,9 @@ def outside(index: int, size: int | None) -> IndexError:
 def _array_of(indices: Iterable[SupportsIndex], size: int | None) -> np.ndarray:
     # One by one, since numpy makes a list of mixed integer types floats, and of bools and
     # integers integers.
+    if isinstance(indices, Set | Mapping):
+        kind = type(indices).__name__
+        raise TypeError(f"indices must be integers in an order, got a {kind}: make it a list")
     if isinstance(indices, (str, bytes)) or not isinstance(indices, Iterable):
         raise TypeError(f"indices must be a sequence of integers, got {indices!r}")
     exact = [as_integer("an index", index) for index in indices]

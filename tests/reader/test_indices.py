@@ -102,3 +102,9 @@ def test_takes_any_integer(value):
 def test_refuses_what_is_no_integer(value):
     with pytest.raises(TypeError, match="seed must be an integer, got "):
         as_integer("seed", value)
+
+
+@pytest.mark.parametrize("indices", [{1, 2}, {1: 2}, frozenset([1]), {1: 2}.keys()])
+def test_refuses_what_has_no_order(indices):
+    with pytest.raises(TypeError, match=f"in an order, got a {type(indices).__name__}"):
+        as_indices(indices, 5)
