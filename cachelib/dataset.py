@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex, get_args
 import numpy as np
 
 from cachelib.loader import BatchSize, Loader
-from cachelib.nodes.base import Adjacent, Columns, Node, Rows, Stream, Version, described
+from cachelib.nodes.base import Adjacent, Columns, Node, Origin, Rows, Stream, Version, described
 from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.repeat import Repeat
@@ -66,6 +66,14 @@ class Dataset:
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         """One row, a value for each field: shape ``shape``, or (elements, *shape) if ragged."""
         return {name: column[0] for name, column in self.take([index]).items()}
+
+    def origins(self, index: SupportsIndex) -> list[Origin]:
+        """The rows of caches that a row is made of, in order, with source and position of each.
+
+        Raises:
+            IndexError: the index is outside.
+        """
+        return self.node.origins(int(as_indices([index], self.size)[0]))
 
     def windows(
         self,

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any, SupportsIndex
 
 from cachelib.errors import StateMismatch
-from cachelib.nodes.base import Columns, Ordered
+from cachelib.nodes.base import Columns, Ordered, Origin
 from cachelib.order.batches import Batches, Last, Part, Uneven
 from cachelib.order.fingerprint import differences, fingerprint
 from cachelib.order.indices import as_integer
@@ -164,18 +164,22 @@ class Loader:
         Raises:
             IndexError: no batch begins there.
         """
-        samples, present = self._position
-        schedule = self.batches.schedule
-        if step >= present:
-            position = schedule.after(samples, step - present)
-        elif step >= 0 and schedule.after(0, present) == samples:
-            position = schedule.after(0, step)
-        else:
-            position = samples + (step - present) * schedule.size_at(samples)
-        span = self.batches.span(position) if step >= 0 and position >= 0 else None
-        if span is None:
-            raise IndexError(f"there is no batch at step {step} of {self.dataset.size} rows")
-        return self._pieces(_read(self.dataset, self._part(span), self.batches.pads))
+        return self._pieces(_read(self.dataset, self._part(self._span(step)), self.batches.pads))
+
+    def explain(self, step: int, row: int) -> list[Origin]:
+        """What a row of the whole batch of a step, over all ranks, is made of.
+
+        Args:
+            step: as for `batch`.
+            row: from 0 to the number of rows of the batch, padding left out.
+
+        Raises:
+            IndexError: there is no such batch, or no such row in it.
+        """
+        span = self._span(step)
+        if not 0 <= row < len(span):
+            raise IndexError(f"row {row} is outside the {len(span)} rows of the batch {step}")
+        return self.dataset.origins(span[row])
 
     def __iter__(self) -> Loader:
         return self
@@ -274,6 +278,20 @@ class Loader:
             self.dataset, self.prefetch, self.prefetch_bytes, self.batches.pads
         )
         return self._ahead.next(list(islice(self._parts(samples), self.prefetch + 1)))
+
+    def _span(self, step: int) -> range:
+        samples, present = self._position
+        schedule = self.batches.schedule
+        if step >= present:
+            position = schedule.after(samples, step - present)
+        elif step >= 0 and schedule.after(0, present) == samples:
+            position = schedule.after(0, step)
+        else:
+            position = samples + (step - present) * schedule.size_at(samples)
+        span = self.batches.span(position) if step >= 0 and position >= 0 else None
+        if span is None:
+            raise IndexError(f"there is no batch at step {step} of {self.dataset.size} rows")
+        return span
 
     def _part(self, span: range) -> Part:
         return self.batches.part(span, self.dp_rank)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
 
@@ -17,6 +18,22 @@ Version = int | list[Any] | dict[str, Any]
 mixture (a dict) or by stage (a list). JSON."""
 
 
+@dataclass(frozen=True)
+class Origin:
+    """A row of a cache that a row of a dataset is made of.
+
+    Attributes:
+        source, position: where it came from: the source's name, and the byte or row in it.
+        row: its number in the cache.
+        through: components of mixtures and stages that lead to it, outermost first.
+    """
+
+    source: str
+    position: int
+    row: int
+    through: tuple[str, ...] = ()
+
+
 class Rows(Protocol):
     """What a dataset stands on; a `cachelib.cache.Cache` is one."""
 
@@ -25,6 +42,7 @@ class Rows(Protocol):
     def elements(self, field: str) -> int: ...
     def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray: ...
     def rows_at(self, field: str, positions: np.ndarray) -> np.ndarray: ...
+    def provenance(self, indices: np.ndarray) -> Sequence[Any]: ...
     def nbytes(self, fields: Sequence[str] | None = None) -> int: ...
     def identity(self) -> dict[str, Any]: ...
 
@@ -42,6 +60,9 @@ class Node(Protocol):
 
     def take(self, indices: np.ndarray) -> Columns:
         """The rows at int64 indices in [0, size), in that order, repeats allowed."""
+
+    def origins(self, index: int) -> list[Origin]:
+        """What the row at an index in [0, size) is made of, in order."""
 
     def in_epoch(self, epoch: int) -> Node:
         """The same rows as a pass number ``epoch`` over them has them; pass 0 is the node."""
@@ -71,6 +92,7 @@ class Ordered(Protocol):
     @property
     def borders(self) -> tuple[int, ...]: ...
     def take(self, indices: np.ndarray) -> Columns: ...
+    def origins(self, index: SupportsIndex) -> list[Origin]: ...
     def describe(self, until: int | None = None) -> dict[str, Any]: ...
     def epoch_of(self, position: int) -> int: ...
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Node, Version, woven
+from cachelib.nodes.base import Columns, Node, Origin, Version, woven
 from cachelib.order import seeds
 from cachelib.order.blocks import HELD, BlockOrder, Blocks, Group, block_order
 from cachelib.ragged import Ragged
@@ -93,6 +93,9 @@ class BlockShuffle:
             parts.append({name: _pick(column, rows) for name, column in columns.items()})
             where.append(chosen)
         return woven(parts, where) if parts else self.child.take(indices)
+
+    def origins(self, index: int) -> list[Origin]:
+        return self.child.origins(int(self.order(np.array([index], np.int64))[0]))
 
     def in_epoch(self, epoch: int) -> BlockShuffle:
         # ``held`` is shared, so that passes together hold no more than one does.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Node, Version, described, woven
+from cachelib.nodes.base import Columns, Node, Origin, Version, described, woven
 from cachelib.order import seeds
 from cachelib.order.mixture import Mixture, Stage
 
@@ -46,6 +46,12 @@ class Mix:
             parts.append(self.children[component].take(rows[place] + first))
             places.append(place)
         return woven(parts, places) if parts else self.children[0].take(indices)
+
+    def origins(self, index: int) -> list[Origin]:
+        components, rows = self.mixture.locate(np.array([index], np.int64))
+        component = int(components[0])
+        found = self.children[component].origins(int(rows[0]) + self._first(component))
+        return [replace(o, through=(self.names[component], *o.through)) for o in found]
 
     def in_epoch(self, epoch: int) -> Mix:
         seed = seeds.of_epoch(self.mixture.seed, epoch)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Node, Version, woven
+from cachelib.nodes.base import Columns, Node, Origin, Version, woven
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,10 @@ class Repeat:
             parts.append(self.child.in_epoch(self.first + int(epoch)).take(positions[place]))
             places.append(place)
         return woven(parts, places) if parts else self.child.take(positions)
+
+    def origins(self, index: int) -> list[Origin]:
+        epoch, position = divmod(index, self._rows)
+        return self.child.in_epoch(self.first + epoch).origins(position)
 
     def in_epoch(self, epoch: int) -> Repeat:
         # Passes are numbered through, so that no two passes of nested repeats share an order.

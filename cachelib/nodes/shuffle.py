@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Node, Version
+from cachelib.nodes.base import Columns, Node, Origin, Version
 from cachelib.order import seeds
 from cachelib.order.permutation import Permutation
 
@@ -34,6 +34,9 @@ class Shuffle:
 
     def take(self, indices: np.ndarray) -> Columns:
         return self.child.take(self.order(indices))
+
+    def origins(self, index: int) -> list[Origin]:
+        return self.child.origins(int(self.order(np.array([index], np.int64))[0]))
 
     def in_epoch(self, epoch: int) -> Shuffle:
         return Shuffle(self.child.in_epoch(epoch), seeds.of_epoch(self.seed, epoch))

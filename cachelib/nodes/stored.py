@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Rows
+from cachelib.nodes.base import Columns, Origin, Rows
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,10 @@ class Stored:
 
     def rows_at(self, field: str, positions: np.ndarray) -> np.ndarray:
         return self.rows.rows_at(field, positions)
+
+    def origins(self, index: int) -> list[Origin]:
+        (found,) = self.rows.provenance(np.array([index], np.int64))
+        return [Origin(found.source, found.position, index)]
 
     def in_epoch(self, epoch: int) -> Stored:
         return self

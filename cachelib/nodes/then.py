@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Node, Version, described, layout, woven
+from cachelib.nodes.base import Columns, Node, Origin, Version, described, layout, woven
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,11 @@ class Then:
             parts.append(child.take(indices[place] - start + self._first(stage)))
             places.append(place)
         return woven(parts, places) if parts else self.children[0].take(indices)
+
+    def origins(self, index: int) -> list[Origin]:
+        stage = int(np.searchsorted(np.array(self._starts), index, side="right")) - 1
+        found = self.children[stage].origins(index - self._starts[stage] + self._first(stage))
+        return [replace(o, through=(f"stage {stage}", *o.through)) for o in found]
 
     def in_epoch(self, epoch: int) -> Then:
         children = tuple(child.in_epoch(epoch) for child in self.children)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cachelib import segments
-from cachelib.nodes.base import Columns
+from cachelib.nodes.base import Columns, Origin
 from cachelib.order.windows import WindowGrid
 from cachelib.ragged import Ragged
 
@@ -49,6 +49,12 @@ class Windows:
         if not self.documents and self.targets is None:
             return {self.field: self.stream.read_elements(self.field, starts, self.grid.length)}
         return self._told(starts)
+
+    def origins(self, index: int) -> list[Origin]:
+        at = np.array([index], np.int64)
+        start, length = int(self.grid.starts(at)[0]), int(self.grid.lengths(at)[0])
+        owners = self.stream.rows_at(self.field, np.arange(start, start + length))
+        return [origin for row in np.unique(owners) for origin in self.stream.origins(int(row))]
 
     def in_epoch(self, epoch: int) -> Windows:
         return self
