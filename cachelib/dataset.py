@@ -18,6 +18,7 @@ from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.repeat import Repeat
 from cachelib.nodes.shuffle import Shuffle
+from cachelib.nodes.slices import Slice
 from cachelib.nodes.stored import Stored
 from cachelib.nodes.then import Then
 from cachelib.nodes.windows import Windows
@@ -181,6 +182,33 @@ class Dataset:
             as_integer("window", window),
             self.node.row_bytes,
         )
+
+    def slice(self, start: SupportsIndex, stop: SupportsIndex) -> Dataset:
+        """Rows start to stop - 1, as Python's slices have them: -1 is the last row.
+
+        A slice of a shuffle keeps its rows in every pass: what is set apart for evaluation stays
+        apart. Shuffle the slice to give its passes orders of their own.
+
+        Args:
+            start: the first row, from -size to size; an endless dataset has no row below 0.
+            stop: the row after the last one, in the same range, not before ``start``.
+
+        Raises:
+            ValueError: start or stop is outside, or stop comes before start.
+        """
+        size = self.size
+        found = []
+        for name, value in (
+            ("start", as_integer("start", start)),
+            ("stop", as_integer("stop", stop)),
+        ):
+            low, high = (0, LARGEST) if size is None else (-size, size)
+            if not low <= value <= high:
+                raise ValueError(f"{name} must be from {low} to {high}, got {value}")
+            found.append(value + (size or 0) if value < 0 else value)
+        if found[1] < found[0]:
+            raise ValueError(f"stop {stop} comes before start {start}")
+        return Dataset(Slice(self.node, *found))
 
     def repeat(self, times: SupportsIndex | None = None) -> Dataset:
         """The rows again and again: row i is row i % size of pass i // size.
