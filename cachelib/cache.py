@@ -291,6 +291,8 @@ class Cache:
         reads = []
         with ts.Batch() as batch:
             for i, shard in enumerate(cuts.shards):
+                if not self.snapshot.entries.rows[shard]:
+                    continue  # joined over: it stores nothing, and nothing of it was asked for
                 low, high = int(cuts.starts[i]), int(cuts.stops[i])
                 array = self._array(int(shard), field, kind)
                 reads.append((i, array[low:high].read(batch=batch)))
