@@ -126,7 +126,7 @@ class Streaming:
 
 
 class Grain:
-    """`grain` over ArrayRecord, uncompressed records of raw ids, global shuffle, its threads."""
+    """`grain` over ArrayRecord with its usual compression, global shuffle, its own threads."""
 
     @staticmethod
     def write(windows: np.ndarray, to: Path) -> None:
