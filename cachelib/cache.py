@@ -7,7 +7,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -19,6 +19,7 @@ from cachelib.order.indices import as_indices, as_integer
 from cachelib.ragged import Ragged, gather, offsets_of
 from cachelib.schema import POSITION, SOURCE, Field, Schema
 from cachelib.shard import (
+    OFFSETS_CHUNK,
     attempt_prefix,
     data_key,
     data_metadata,
@@ -126,7 +127,7 @@ class Cache:
             KeyError: there is no such field.
             CorruptData: stored bytes are missing or damaged; names shard, field and rows.
         """
-        rows = self._rows(indices)
+        rows = as_indices(indices, len(self))
         if isinstance(fields, str):
             raise TypeError(f"fields must be a sequence of names, got {fields!r}: say [{fields!r}]")
         wanted = [self.schema[name] for name in (self.schema.names if fields is None else fields)]
@@ -155,7 +156,7 @@ class Cache:
 
     def provenance(self, indices: Iterable[SupportsIndex] | np.ndarray) -> list[Provenance]:
         """Where the rows at global indices came from, in the order asked."""
-        rows = self._rows(indices)
+        rows = as_indices(indices, len(self))
         ones = np.ones_like(rows)
         sources = self._read(SOURCE, "data", rows, ones)
         positions = self._read(POSITION, "data", rows, ones)
@@ -215,6 +216,43 @@ class Cache:
             rows[chosen] = self.snapshot.row_bases[shard] + local
         return rows.reshape(np.shape(positions))
 
+    def alike(self, field: str) -> tuple[str, ...]:
+        """The ragged fields whose rows are as long as those of a field by declaration, itself too.
+
+        Raises:
+            ValueError: the field is not ragged.
+        """
+        f = self.schema[field]
+        if not f.ragged:
+            raise ValueError(f"field {field!r} is not ragged: its rows have no lengths")
+        owner = f.like or f.name
+        return tuple(f.name for f in self.schema.fields if f.ragged and owner in (f.name, f.like))
+
+    def spans(self, field: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the values of rows begin in the stream over all rows, and how many there are.
+
+        Args:
+            field: a ragged field.
+            rows: int64 of shape (n,), each in [0, rows), repeats allowed.
+
+        Returns:
+            Two int64 arrays of shape (n,), as `read_spans` takes them.
+        """
+        return self._row_spans(self.schema[self.schema[field].like or field], rows)
+
+    def read_spans(self, field: str, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Slices of different lengths of a ragged field's values put back to back over all rows.
+
+        Args:
+            field: a ragged field.
+            starts: int64 of shape (n,).
+            lengths: int64 of shape (n,); each start..start+length lies inside [0, elements).
+
+        Returns:
+            The slices back to back, in the order asked, shape (sum of lengths, *shape).
+        """
+        return self._read(self.schema[field], "data", starts, lengths)
+
     def dataset(self) -> Dataset:
         """The rows as a `Dataset`, the start of every order."""
         from cachelib import dataset
@@ -236,6 +274,10 @@ class Cache:
             length, stride=stride, tail=tail, field=field, documents=documents, targets=targets
         )
 
+    def pack(self, length: int | Mapping[str, int], **options: Any) -> Dataset:
+        """Whole documents packed into rows; options are those of `Dataset.pack`."""
+        return self.dataset().pack(length, **options)
+
     def shuffle(self, seed: int, **options: Any) -> Dataset:
         """The rows in a random order; options are those of `Dataset.shuffle`."""
         return self.dataset().shuffle(seed, **options)
@@ -243,12 +285,6 @@ class Cache:
     def loader(self, batch_size: int, **options: Any) -> Loader:
         """Batches of rows in stored order; options are those of `Dataset.loader`."""
         return self.dataset().loader(batch_size, **options)
-
-    def _rows(self, indices: Iterable[SupportsIndex] | np.ndarray) -> np.ndarray:
-        if isinstance(indices, Set | Mapping):
-            kind = type(indices).__name__
-            raise TypeError(f"indices must be integers in an order, got a {kind}: make it a list")
-        return as_indices(indices, len(self))
 
     def _element_bases(self, field: Field) -> np.ndarray:
         return self.snapshot.element_bases[field.like or field.name]
@@ -281,7 +317,7 @@ class Cache:
         """
         check_fork()  # arrays may be open already
         dtype, shape = ("int64", ()) if kind == "offsets" else (field.dtype, field.shape)
-        gap = field.chunk if kind == "data" else 0
+        gap = field.chunk if kind == "data" else OFFSETS_CHUNK
         spans = join(starts, lengths, gap)
         bases = self._bases(field, kind)
         cuts = cut(*spans, bases)

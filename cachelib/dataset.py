@@ -6,7 +6,7 @@ web.take([10**12])
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, get_args
 
@@ -16,6 +16,7 @@ from cachelib.loader import BatchSize, Loader
 from cachelib.nodes.base import Adjacent, Columns, Node, Origin, Rows, Stream, Version, described
 from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.mix import Mix
+from cachelib.nodes.pack import Pack, holds_packs, pack
 from cachelib.nodes.repeat import Repeat
 from cachelib.nodes.shuffle import Shuffle
 from cachelib.nodes.slices import Slice
@@ -24,6 +25,7 @@ from cachelib.nodes.then import Then
 from cachelib.nodes.windows import Windows
 from cachelib.order.blocks import BUDGET, Blocks
 from cachelib.order.indices import LARGEST, as_indices, as_integer, outside
+from cachelib.order.packing import Overlong, Plan, Progress, Rule
 from cachelib.order.windows import Tail, WindowGrid
 from cachelib.segments import Targets
 
@@ -125,6 +127,60 @@ class Dataset:
             raise ValueError("documents and targets need windows of one length: use tail='drop'")
         return Dataset(Windows(self.node, field, grid, documents, targets))
 
+    def pack(
+        self,
+        length: SupportsIndex | Mapping[str, SupportsIndex],
+        *,
+        seed: SupportsIndex = 0,
+        overlong: Overlong = "split",
+        max_segments: SupportsIndex | None = None,
+        pad_id: SupportsIndex | Mapping[str, SupportsIndex] = 0,
+        progress: Progress | None = None,
+    ) -> Dataset:
+        """Whole documents packed into rows, in a random order of rows.
+
+        The lengths of all documents are read here, to plan how many packs there are; `packing`
+        tells what becomes of the documents. Documents are spread over pools by the seed, each pool
+        is packed by best-fit decreasing, and pools and their packs are permuted, otherwise in
+        every pass of ``repeat``.
+
+        Args:
+            length: tokens of a pack; or values of several ragged fields, as in
+                {"tokens": 4096, "frames": 512}.
+            seed: any integer; of pools and order.
+            overlong: what becomes of documents longer than a pack: "split" into pieces,
+                "truncate_left" (the beginning is cut off) or "truncate_right" (the end), "drop",
+                or "error". With several fields it must be "drop" or "error".
+            max_segments: documents or pieces in a pack, at most; None for any number.
+            pad_id: fills the rest of packs, in the (first) field; or a value for each of several
+                columns by name. A column that is not named is filled with 0.
+            progress: is called with how much is done and of how much, two for each document.
+
+        Returns:
+            A dataset of columns named as the fields, arrays of shape (n, length, *shape), and of
+            ``segment_ids`` (from 1 in each pack, 0 is padding) and ``positions`` (from 0 in each
+            segment, 0 in padding), int32 (n, length). For a second field they are named
+            ``<field>_segment_ids`` and ``<field>_positions``; a document has the same segment id
+            in both. Fields stored ``like`` a field come along with it, other ones do not.
+
+        Raises:
+            ValueError: on anything but the rows of a cache in stored order, or for values that do
+                not fit; with "error", for a document that is too long.
+        """
+        if not isinstance(self.node, Stored):
+            kind = type(self.node).__name__.lower()
+            raise ValueError(
+                f"packs are made of the rows of a cache in stored order, not of its {kind}: "
+                "call pack() first, as in cache.pack(length, seed=seed)"
+            )
+        lengths = length if isinstance(length, Mapping) else {"tokens": length}
+        limits = tuple((name, as_integer("length", n)) for name, n in lengths.items())
+        segments = None if max_segments is None else as_integer("max_segments", max_segments)
+        rule = Rule(limits, overlong, segments)
+        pads = pad_id if isinstance(pad_id, Mapping) else {rule.fields[0]: pad_id}
+        exact = {name: as_integer("pad_id", value) for name, value in pads.items()}
+        return Dataset(pack(self.node, rule, as_integer("seed", seed), exact, progress))
+
     def shuffle(
         self,
         seed: SupportsIndex,
@@ -152,6 +208,11 @@ class Dataset:
         """
         if self.size is None:
             raise ValueError("an endless dataset cannot be shuffled: call shuffle() first")
+        if holds_packs(self.node):
+            raise ValueError(
+                "packs are in random order already, and in another one a pool of them would be "
+                "packed for every row: give the seed to pack(seed=) instead of shuffle()"
+            )
         seed = as_integer("seed", seed)
         if block is None:
             return Dataset(Shuffle(self.node, seed))
@@ -254,6 +315,18 @@ class Dataset:
         return Loader(
             self, batch_size, dp_rank=dp_rank, dp_world=dp_world, last="pad", uneven="pad"
         )
+
+    @property
+    def packing(self) -> Plan:
+        """How documents were packed: ``accounts`` of what became of them, ``utilisation``.
+
+        Raises:
+            TypeError: the dataset is no packs itself.
+        """
+        if not isinstance(self.node, Pack):
+            kind = type(self.node).__name__.lower()
+            raise TypeError(f"a {kind} has no packing: ask what pack() gave")
+        return self.node.plan
 
     @property
     def version(self) -> Version:

@@ -50,6 +50,22 @@ def write_frames(path: str | os.PathLike[str], lengths: Sequence[int]) -> None:
     _commit(Ledger(Storage.at(path)), None, schema, [{"frames": column}])
 
 
+def write_masks(path: str | os.PathLike[str], lengths: Sequence[int]) -> None:
+    """A cache of one shard of tokens, a ``mask`` like them that is true at odd ones, and others."""
+    tokens = np.arange(sum(lengths), dtype=np.uint16)
+    schema = Schema(
+        (
+            Field("tokens", "uint16", ragged=True),
+            Field("mask", "bool", ragged=True, like="tokens"),
+            Field("others", "uint16", ragged=True),
+        )
+    )
+    columns = {"tokens": tokens, "mask": tokens % 2 == 1, "others": tokens}
+    counts = np.array(lengths, np.int64)
+    content = {name: Ragged.from_lengths(values, counts) for name, values in columns.items()}
+    _commit(Ledger(Storage.at(path)), None, schema, [content])
+
+
 def _commit(
     ledger: Ledger,
     parent: Snapshot | None,

@@ -1,0 +1,290 @@
+"""Whole documents packed into rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+
+from cachelib.nodes.base import Columns, Origin
+from cachelib.nodes.stored import Stored
+from cachelib.order.packing import Order, Plan, Progress, Rule, plan
+from cachelib.ragged import offsets_of, ranges
+
+HELD_POOLS = 4
+"""Pools of which it is held where their pieces are: 24 bytes a piece and no tokens."""
+
+READ_ROWS = 1 << 18
+"""Rows whose lengths are read at once while a plan is made."""
+
+T = TypeVar("T")
+
+
+@runtime_checkable
+class Documents(Protocol):
+    """Rows that can be packed: where their values lie is known, and they can be read there."""
+
+    def __len__(self) -> int: ...
+    def alike(self, field: str) -> tuple[str, ...]: ...
+    def spans(self, field: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
+    def read_spans(self, field: str, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray: ...
+
+
+class Held(Generic[T]):
+    """What was made last, at most ``limit`` things by number. Thread-safe; pickled, it is empty."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._things: OrderedDict[int, T] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Held, (self._limit,)
+
+    def get(self, number: int, make: Callable[[], T]) -> T:
+        """The thing of a number; ``make`` makes it if it is not held, one at a time."""
+        with self._lock:
+            if number not in self._things:
+                self._things[number] = make()
+                while len(self._things) > self._limit:
+                    self._things.popitem(last=False)
+            self._things.move_to_end(number)
+            return self._things[number]
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Where the pieces of a pool lie in storage, those of a pack side by side.
+
+    Attributes:
+        rows: int64 (pieces,), the document of each.
+        starts: int64 (pieces, fields), the first value of each among all of the field.
+        sizes: int64 (pieces, fields).
+        packs: int64 (packs + 1,), the first piece of each.
+    """
+
+    rows: np.ndarray
+    starts: np.ndarray
+    sizes: np.ndarray
+    packs: np.ndarray
+
+    def take(self, packs: np.ndarray) -> Pool:
+        """The pieces of some of the packs, int64 (n,), in that order."""
+        first, counts = self.packs[packs], np.diff(self.packs)[packs]
+        pieces = ranges(first, counts)
+        return Pool(self.rows[pieces], self.starts[pieces], self.sizes[pieces], offsets_of(counts))
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Packs of whole documents.
+
+    A pool of documents is packed when the first of its packs is asked for, which takes their
+    lengths alone; tokens are read for the packs that are asked for.
+
+    Attributes:
+        child: the documents, in stored order.
+        plan: which documents are in which pool, and how many packs each fills.
+        pads: what fills the rest of a pack, by column; 0 where a column is not named.
+        epoch: number of the pass.
+    """
+
+    child: Stored
+    plan: Plan
+    pads: tuple[tuple[str, int], ...]
+    epoch: int = 0
+    pools: Held[Pool] = field(default_factory=lambda: Held(HELD_POOLS), compare=False, repr=False)
+    orders: Held[Order] = field(default_factory=lambda: Held(2), compare=False, repr=False)
+
+    @property
+    def size(self) -> int:
+        return self.plan.size
+
+    @property
+    def version(self) -> int:
+        return self.child.version
+
+    def take(self, indices: np.ndarray) -> Columns:
+        pieces = self._pieces(indices)
+        counts = np.diff(pieces.packs)
+        segments = ranges(np.ones_like(counts), counts)
+        columns: Columns = {}
+        for at, (name, length) in enumerate(self.plan.rule.limits):
+            starts, sizes = pieces.starts[:, at], pieces.sizes[:, at]
+            used = np.diff(offsets_of(sizes)[pieces.packs])
+            inside = np.arange(length) < used[:, None]
+            for column in columns_of(self.child, name):
+                values = documents_of(self.child).read_spans(column, starts, sizes)
+                columns[column] = _padded(values, inside, dict(self.pads).get(column, 0))
+            ids, positions = told(self.plan.rule, name)
+            columns[ids] = _padded(np.repeat(segments, sizes).astype(np.int32), inside, 0)
+            places = ranges(np.zeros_like(sizes), sizes)
+            columns[positions] = _padded(places.astype(np.int32), inside, 0)
+        return columns
+
+    def origins(self, index: int) -> list[Origin]:
+        rows = self._pieces(np.array([index], np.int64)).rows
+        return [origin for row in rows.tolist() for origin in self.child.origins(row)]
+
+    def in_epoch(self, epoch: int) -> Pack:
+        # What is held is shared: pools have the same documents and packs in every pass.
+        return replace(self, epoch=epoch)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "pack",
+            "seed": self.plan.seed,
+            **{f"length[{name}]": length for name, length in self.plan.rule.limits},
+            "overlong": self.plan.rule.overlong,
+            "max_segments": self.plan.rule.max_segments,
+            "packs": self.size,
+            "of": self.child.describe(),
+        }
+
+    def _pieces(self, indices: np.ndarray) -> Pool:
+        """The pieces of the packs at indices, pack by pack in that order."""
+        order = self.orders.get(self.epoch, lambda: self.plan.order(self.epoch))
+        pools, packs = order.locate(indices)
+        numbers = np.unique(pools).tolist()
+        chosen = [np.flatnonzero(pools == number) for number in numbers]
+        parts = [
+            self._pool(number).take(packs[c]) for number, c in zip(numbers, chosen, strict=True)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return _joined(parts, len(self.plan.rule.limits)).take(np.argsort(_concatenated(chosen)))
+
+    def _pool(self, number: int) -> Pool:
+        return self.pools.get(number, lambda: self._packed(number))
+
+    def _packed(self, number: int) -> Pool:
+        rows = self.plan.documents(number)
+        documents = documents_of(self.child)
+        spans = [documents.spans(name, rows) for name in self.plan.rule.fields]
+        pieces = self.plan.rule.pieces(np.stack([sizes for _, sizes in spans], axis=1))
+        bases = np.stack([starts for starts, _ in spans], axis=1)[pieces.documents]
+        packs, count = self.plan.rule.pack(pieces.sizes)
+        # Within a pack pieces stand as in the pool, in the order of the seed and not by size.
+        by_pack = np.argsort(packs, kind="stable")
+        return Pool(
+            rows[pieces.documents[by_pack]],
+            (bases + pieces.starts)[by_pack],
+            pieces.sizes[by_pack],
+            offsets_of(np.bincount(packs, minlength=count)),
+        )
+
+
+def pack(
+    child: Stored, rule: Rule, seed: int, pads: Mapping[str, int], progress: Progress | None = None
+) -> Pack:
+    """Packs of the documents of a cache, planned by their lengths, which are all read here.
+
+    Args:
+        child: the documents.
+        rule: what a pack holds.
+        seed: of the membership of pools, and of the order.
+        pads: what fills the rest of a pack, by column.
+        progress: is told how many documents are done, and of how many; each counts twice, as its
+            length is read and as it is packed.
+
+    Raises:
+        ValueError: a field or pad that cannot be, or a document that ``rule`` refuses.
+    """
+    _check(child, rule, pads)
+    documents = documents_of(child)
+    count = len(documents)
+    sizes = np.empty((count, len(rule.fields)), np.uint32)
+    accounts = rule.account(np.empty((0, len(rule.fields)), np.int64))
+    for start in range(0, count, READ_ROWS):
+        rows = np.arange(start, min(start + READ_ROWS, count))
+        block = np.stack([documents.spans(name, rows)[1] for name in rule.fields], axis=1)
+        accounts += rule.account(block, start)
+        sizes[rows] = block
+        if progress is not None:
+            progress(int(rows[-1]) + 1, 2 * count)
+
+    def packed(done: int, _: int) -> None:
+        if progress is not None:
+            progress(count + done, 2 * count)
+
+    return Pack(child, plan(sizes, accounts, rule, seed, packed), tuple(pads.items()))
+
+
+def documents_of(child: Stored) -> Documents:
+    """The rows of a cache as documents to be packed; TypeError if they cannot be."""
+    if not isinstance(child.rows, Documents):
+        raise TypeError(f"rows of a {type(child.rows).__name__} do not tell where documents lie")
+    return child.rows
+
+
+def columns_of(child: Stored, name: str) -> tuple[str, ...]:
+    """The columns that are packed beside a field, as they are as long by declaration, and it."""
+    alike = documents_of(child).alike(name)
+    return tuple(column for column in alike if child.fields is None or column in child.fields)
+
+
+def told(rule: Rule, name: str) -> tuple[str, str]:
+    """The names of the columns of segments and of positions of a field."""
+    prefix = "" if name == rule.fields[0] else f"{name}_"
+    return f"{prefix}segment_ids", f"{prefix}positions"
+
+
+def holds_packs(node: Any) -> bool:
+    """Whether a node stands on packs."""
+    if isinstance(node, tuple):
+        return any(map(holds_packs, node))
+    if isinstance(node, Pack) or not dataclasses.is_dataclass(node):
+        return isinstance(node, Pack)
+    return any(holds_packs(getattr(node, f.name)) for f in dataclasses.fields(node))
+
+
+def _padded(values: np.ndarray, inside: np.ndarray, pad: int) -> np.ndarray:
+    """Values back to back put to where ``inside`` is true, bool (rows, length); elsewhere a pad."""
+    rows = np.full((*inside.shape, *values.shape[1:]), pad, values.dtype)
+    rows[inside] = values
+    return rows
+
+
+def _joined(pools: Sequence[Pool], fields: int) -> Pool:
+    """All pieces of several pools, one after another."""
+    none = np.empty((0, fields), np.int64)
+    return Pool(
+        _concatenated([pool.rows for pool in pools]),
+        np.concatenate([none, *(pool.starts for pool in pools)]),
+        np.concatenate([none, *(pool.sizes for pool in pools)]),
+        offsets_of(_concatenated([np.diff(pool.packs) for pool in pools])),
+    )
+
+
+def _concatenated(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _check(child: Stored, rule: Rule, pads: Mapping[str, int]) -> None:
+    filled: list[str] = []
+    added: list[str] = []
+    for name in rule.fields:
+        columns = columns_of(child, name)
+        if name not in columns:
+            raise ValueError(f"field {name!r} is not among the fields {child.fields} of the rows")
+        filled += columns
+        added += told(rule, name)
+    names = filled + added
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"there would be two columns {twice}: give a length for one of the fields that share "
+            "their lengths, and no field the name of a column that packing adds"
+        )
+    none = np.empty(0, np.int64)
+    for name, value in pads.items():
+        if name not in filled:
+            raise ValueError(f"there is no column {name!r} to pad: there are {filled}")
+        dtype = documents_of(child).read_spans(name, none, none).dtype
+        if dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+            raise ValueError(f"pad_id {value} does not fit column {name!r} of {dtype}")
