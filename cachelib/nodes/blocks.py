@@ -40,10 +40,9 @@ class HeldGroups:
             if there is None:
                 mine: Future[tuple[Group, Columns]] = Future()
                 self._groups[key] = mine
+                # The one read first goes, not the one used last: threads may ask out of order.
                 while len(self._groups) > HELD:
                     self._groups.popitem(last=False)
-            else:
-                self._groups.move_to_end(key)
         if there is not None:
             return there.result()
         try:
