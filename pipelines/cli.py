@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
             tell = partial(_print_plan, request, next_plan(request))
         else:
             show = None if known.quiet else screen.show
-            with _handling(_stop_at_once(screen) if here and not config.processes else _interrupt):
+            with _handling(_stop_at_once(screen) if here else _interrupt):
                 summary = build(config, show=show, beam_arguments=[r for r in rest if r != "--"])
             tell = partial(_print_summary, summary, known.json_summary)
     except KeyboardInterrupt as stop:
@@ -82,9 +82,16 @@ Handler = Callable[[int, object], None]
 
 
 def _stop_at_once(screen: Terminal) -> Handler:
-    """Ends this process: a build needs no tidying up, and Beam's takes long and complains."""
+    """Ends this process and its workers.
+
+    A build needs no tidying up; Beam's takes long and complains, and waits for ever for worker
+    processes that are about to start.
+    """
 
     def stop(signum: int, frame: object) -> None:
+        for child in _children():
+            with suppress(OSError):
+                os.kill(child, signal.SIGKILL)
         with suppress(OSError):  # the terminal may be what has gone
             screen.end()
             print(_STOPPED, file=sys.stderr, flush=True)
@@ -93,8 +100,16 @@ def _stop_at_once(screen: Terminal) -> Handler:
     return stop
 
 
+def _children() -> list[int]:
+    """Processes that this one started, on Linux; elsewhere they end when their connection does."""
+    with suppress(OSError):
+        lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+        return [int(child) for children in lists for child in children.split()]
+    return []
+
+
 def _interrupt(signum: int, frame: object) -> None:
-    """Lets Beam tidy up: there are other processes to end."""
+    """Lets Beam tell the engine."""
     raise KeyboardInterrupt(signum)
 
 

@@ -42,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = _run(arguments)
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("forebay: stopped", file=sys.stderr)
+        return 128 + signal.SIGINT
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE

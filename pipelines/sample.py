@@ -133,4 +133,4 @@ def _advice(sample: Sample) -> str:
         kept = ", ".join(f"{name}:{kind}" for name, kind in reading.keep)
         asked += f" and {called('keep')} is {kept}"
     there = ", ".join(map(repr, sample.fields[:20])) + (", ..." if sample.fields[20:] else "")
-    return asked + (f", while the first of these has the fields {there}" if there else "")
+    return asked + (f"; the first of these has the fields {there}" if there else "")

@@ -30,7 +30,8 @@ def read(
     """The rows [start, stop), positions counted from the row after the header.
 
     A row ends with LF or CR LF outside quotes; empty lines are no rows. A row with another number
-    of cells than the header, or with a quote in a wrong place, is a reject.
+    of cells than the header, or with text after a closing quote, is a reject; a quote inside a cell
+    that does not begin with one is text.
 
     Raises:
         SourceError: no header, a column is missing, or a quote is never closed.

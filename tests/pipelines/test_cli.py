@@ -194,6 +194,24 @@ def test_signals_end_a_build_with_a_message(number: signal.Signals, runner: str)
         assert process.wait() == 128 + number
 
 
+def test_workers_that_are_processes_end_with_the_build(tmp_path: Path) -> None:
+    """Beam would wait for ever for those that have not come up yet."""
+    started = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True)"
+    program = f"{started}\n{WAITING}"
+    arguments = ["build", "x", "--to", "y", "--tokenizer", "z", "--processes"]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *arguments], stdout=-1, stderr=-1, text=True
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert process.stdout.readline() == "waiting\n"
+        process.terminate()
+        assert process.wait() == 128 + signal.SIGTERM
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        # It may be left to whoever takes in orphans, but it is dead.
+        assert Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
 def test_a_signal_that_is_ignored_stays_so() -> None:
     """As nohup and a shell's background jobs ask for."""
     program = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{WAITING}"

@@ -41,9 +41,9 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("wrong", "asked"),
     [
-        ({"text_field": "body"}, "text_field (--text-field) is 'body', while"),
+        ({"text_field": "body"}, "text_field (--text-field) is 'body';"),
         ({"keep": {"url": "str"}}, "300 x kept field 'url' is missing"),
-        ({"keep": {"id": "int64"}}, "keep (--keep) is id:int64, while"),
+        ({"keep": {"id": "int64"}}, "keep (--keep) is id:int64;"),
     ],
 )
 def test_a_build_whose_first_records_are_all_rejected_stops_at_once(
