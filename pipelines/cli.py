@@ -17,7 +17,7 @@ from typing import Any
 
 from cachelib.errors import ForebayError
 from cachelib.words import about, counted, size
-from pipelines.config import BuildConfig, build_config, read_yaml
+from pipelines.config import BuildConfig, ConfigError, build_config, read_yaml
 from pipelines.launcher import Planned, Request, Summary, build, inquire, next_plan
 from pipelines.plan import Plan
 from pipelines.progress import Terminal
@@ -65,6 +65,8 @@ def main(arguments: Sequence[str]) -> int:
         screen.end()
         print(f"forebay: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        raise
     except Exception as error:
         screen.end()
         if known.verbose:
@@ -167,6 +169,10 @@ def _config(known: argparse.Namespace) -> BuildConfig:
         values = read_yaml(Path(inputs[0]))
         del given["inputs"]
         where = f"{inputs[0]} and options" if given else inputs[0]
+    elif "to" not in given and (found := [i for i in inputs if i.endswith((".yaml", ".yml"))]):
+        raise ConfigError(
+            f"{found[0]}: a configuration comes without other inputs: name them in it, as inputs"
+        )
     return build_config({**values, **given}, where)
 
 

@@ -42,9 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = _run(arguments)
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        print("forebay: stopped", file=sys.stderr)
-        return 128 + signal.SIGINT
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
@@ -84,9 +81,18 @@ def command() -> NoReturn:
     Taking down an interpreter with Beam and TensorStore in it takes half a second, and all that
     counts is stored by then.
     """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, _stop)
     status = main()
     sys.stderr.flush()
     os._exit(status)
+
+
+def _stop(signum: int, frame: object) -> NoReturn:
+    """Ends at once: an interrupted import would look like a broken installation."""
+    os.write(2, b"forebay: stopped\n")
+    os._exit(128 + signum)
 
 
 def overwritten() -> str | None:

@@ -212,6 +212,32 @@ def test_workers_that_are_processes_end_with_the_build(tmp_path: Path) -> None:
         assert Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_work_begins_ends_the_command_in_words(number: signal.Signals) -> None:
+    program = (
+        "import time; from pipelines import entry; "
+        "entry.overwritten = lambda: (print('waiting', flush=True), time.sleep(60)); "
+        "entry.command()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "ls", "x"], stdout=-1, stderr=-1, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(number)
+        assert process.stderr.read() == "forebay: stopped\n"
+        assert process.wait() == 128 + number
+
+
+def test_a_configuration_beside_other_inputs_is_refused_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "b.yaml").write_text("to: x\n")
+    assert run("build", str(tmp_path / "b.yaml"), "data.jsonl") == 1
+    assert "b.yaml: a configuration comes without other inputs" in capsys.readouterr().err
+
+
 def test_a_signal_that_is_ignored_stays_so() -> None:
     """As nohup and a shell's background jobs ask for."""
     program = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{WAITING}"
