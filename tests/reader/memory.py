@@ -85,6 +85,9 @@ class SimulatedCache:
     def rows_at(self, field: str, positions: np.ndarray) -> np.ndarray:
         return positions // 2
 
+    def provenance(self, indices: np.ndarray) -> list[Provenance]:
+        return [Provenance("simulated", int(i)) for i in indices]
+
     def nbytes(self, fields: Sequence[str] | None = None) -> int:
         return 8 * self.rows
 
