@@ -10,6 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field
 from functools import cached_property
+from operator import le, sub
 from typing import Literal, get_args
 
 import numpy as np
@@ -371,48 +372,37 @@ def best_fit(histogram: np.ndarray, length: int) -> list[Move]:
         ``length`` is a new pack.
     """
     sizes = np.flatnonzero(histogram[1:])[::-1] + 1
-    counts = histogram[sizes].tolist()
-    moves: list[Move] = []
-    rooms: list[int] = []  # those that packs have, ascending
-    packs = [0] * (length + 1)  # by room
-
-    def put(size: int, room: int, number: int, each: int) -> int:
-        """Make a move; 1 if there was no pack with the room that is left."""
-        moves.append((size, room, number, each))
-        left = room - size * each
-        known = packs[left]
-        packs[left] = known + number
-        if known or not left:
-            return 0
-        insort(rooms, left)
-        return 1
-
-    for size, remaining in zip(sizes.tolist(), counts, strict=True):
+    groups = list(zip(sizes.tolist(), histogram[sizes].tolist(), strict=True))
+    # Pieces of more than half a pack need one each.
+    large = int(np.count_nonzero(2 * sizes > length))
+    moves = [(size, length, count, 1) for size, count in groups[:large]]
+    packs = [0] * length  # that have so much room
+    for size, count in groups[:large]:
+        packs[length - size] = count
+    rooms = [length - size for size, _ in groups[:large] if size < length]  # ascending
+    for size, remaining in groups[large:]:
         at = bisect_left(rooms, size)
         while remaining:
-            if at == len(rooms):  # as many new packs as it takes
-                room = length
-                there = remaining
-            else:
-                room = rooms[at]
-                there = packs[room]
+            new = at == len(rooms)
+            room = length if new else rooms[at]
             each = room // size
-            if each * there <= remaining and room < length:  # all packs of this room
-                packs[room] = 0
-                del rooms[at]
-                remaining -= each * there
-                at += put(size, room, there, each)
-                continue
-            number, rest = divmod(remaining, each)
-            if room < length:
-                packs[room] -= number + (rest > 0)
-                if not packs[room]:
+            if each > remaining:
+                each = remaining
+            number = remaining // each
+            if not new:
+                there = packs[room]
+                if number >= there:
+                    number = there
                     del rooms[at]
-            if number:
-                put(size, room, number, each)
-            if rest:
-                put(size, room, 1, rest)
-            remaining = 0
+                packs[room] = there - number
+            moves.append((size, room, number, each))
+            remaining -= number * each
+            left = room - size * each
+            if left and not packs[left]:
+                # Less than the size, or else this was the last move of it.
+                insort(rooms, left)
+                at += 1
+            packs[left] += number
     return moves
 
 
@@ -456,31 +446,28 @@ def best_fit_of_several(
     """
     weights = _UNIT // lengths
     measures = sizes @ weights
-    if max_segments is None:
-        max_segments = len(sizes)
+    # A segment is a field of which every piece has one, and which is not measured.
+    most = len(sizes) if max_segments is None else max_segments
     needs = np.column_stack([sizes, np.ones(len(sizes), np.int64)])
     least = needs.min(axis=0, initial=_UNIT).tolist()
-    empty = [*lengths.tolist(), max_segments]
-    weight = [*weights.tolist(), 0]
-    rooms: list[list[int]] = []  # of packs
-    open_packs: list[tuple[int, int]] = []  # (measure of its room, pack), ascending
+    new = (int(lengths @ weights), (*lengths.tolist(), most))
+    rooms: list[tuple[int, ...]] = []  # of packs
+    fitting: list[tuple[int, int]] = []  # (measure of its room, pack) where a piece may fit, sorted
     packs = np.empty(len(sizes), np.int64)
     order = np.argsort(-measures, kind="stable")
     rows = zip(order.tolist(), measures[order].tolist(), needs[order].tolist(), strict=True)
     for piece, measure, need in rows:
         # A pack with room for the piece has at least as much room by measure.
-        at = bisect_left(open_packs, (measure, 0))
-        while at < len(open_packs):
-            pack = open_packs[at][1]
-            if all(map(int.__le__, need, rooms[pack])):
-                del open_packs[at]
-                break
+        at = bisect_left(fitting, (measure, 0))
+        while at < len(fitting) and not all(map(le, need, rooms[fitting[at][1]])):
             at += 1
+        if at < len(fitting):
+            before, pack = fitting.pop(at)
         else:
-            pack = len(rooms)
-            rooms.append(empty)
-        left = rooms[pack] = [r - n for r, n in zip(rooms[pack], need, strict=True)]
+            before, pack = new[0], len(rooms)
+            rooms.append(new[1])
+        rooms[pack] = tuple(map(sub, rooms[pack], need))
         packs[piece] = pack
-        if all(map(int.__le__, least, left)):
-            insort(open_packs, (sum(r * w for r, w in zip(left, weight, strict=True)), pack))
+        if all(map(le, least, rooms[pack])):
+            insort(fitting, (before - measure, pack))
     return packs, len(rooms)
