@@ -1,6 +1,7 @@
 # The commands of this repository. `make quickstart` shows what Forebay does; `make test` checks it.
 
 VENV   ?= .venv
+TORCH  := $(VENV)-torch
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 python3.14,\
 	$(shell $(name) -c 'import sys, venv, ensurepip; sys.version_info >= (3, 11) and print("$(name)")' 2>/dev/null)))
 
@@ -15,11 +16,12 @@ quickstart: $(VENV)/.has-pipelines
 	$(BIN)/python examples/quickstart.py --work quickstart
 
 test: lint
-	$(PYTEST) -m "not slow and not engine"
+	$(PYTEST) -m "not slow and not engine and not torch"
 
 # What `make test` leaves out, after what it does. Exit status 5: there is no such test.
-test-all: test
+test-all: test $(TORCH)/.has-torch
 	$(PYTEST) -m "slow or engine" || [ $$? -eq 5 ]
+	$(TORCH)/bin/python -m pytest -m torch tests/torch
 
 lint: $(VENV)/.has-test
 	$(BIN)/ruff check setup.py $(CODE)
@@ -40,7 +42,7 @@ pins: $(VENV)/.has-test
 	mv requirements.new requirements.txt
 
 clean:
-	rm -rf $(VENV) quickstart build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH) quickstart build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # Installations. A stamp in the environment saves doing one again until what it depends on changes.
 
@@ -51,6 +53,14 @@ $(VENV)/.has-pipelines: setup.py requirements.txt | $(BIN)/python
 $(VENV)/.has-test: setup.py requirements.txt | $(BIN)/python
 	$(PIP) -e '.[pipelines,test,s3,gcs,dask]'
 	@touch $@ $(VENV)/.has-pipelines
+
+# PyTorch takes some 5 GB, and uv installs it in a fraction of pip's time.
+$(TORCH)/.has-torch: setup.py requirements.txt | $(BIN)/python
+	$(BIN)/python -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(TORCH)/bin/uv pip install --quiet --python $(TORCH)/bin/python -c requirements.txt \
+		-e '.[torch,test-torch]'
+	@touch $@
 
 $(BIN)/python:
 	@[ -n "$(PYTHON)" ] || { echo "Forebay needs Python 3.11 or newer with its venv module" \

@@ -25,6 +25,7 @@ EXTRAS = {
     "gcs": ["gcsfs>=2024.6"],
     "s3": ["s3fs>=2024.6"],
     "dask": ["apache-beam[dask]==2.77.*"],
+    "torch": ["torch>=2.6"],
     "test": [
         "dask[distributed]",
         "datasets>=4",
@@ -36,6 +37,7 @@ EXTRAS = {
         "ruff==0.17.*",
         "zarr>=3",
     ],
+    "test-torch": ["accelerate>=1", "hypothesis>=6.100", "pytest>=8", "transformers>=5,<6"],
     "bench": ["psutil>=5.9"],
 }
 
