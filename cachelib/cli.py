@@ -83,7 +83,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
     if command in ("ls", "stats"):
         parser.add_argument("--json", action="store_true", help="print JSON")
     if command == "head":
-        parser.add_argument("-n", type=int, default=5, help="rows to show (5)")
+        parser.add_argument("-n", type=_count, default=5, help="rows to show (5)")
         parser.add_argument("--row", type=int, default=0, help="first row; -1 is the last")
         parser.add_argument("--full", action="store_true", help="do not shorten long rows")
     if command == "verify":
@@ -98,6 +98,13 @@ def _parser(command: str) -> argparse.ArgumentParser:
             "--all", action="store_true", help="list every source, however many there are"
         )
     return parser
+
+
+def _count(text: str) -> int:
+    """A number of rows, from 1 on."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows from 1 on")
+    return int(text)
 
 
 def _storage(location: str) -> Storage:

@@ -99,8 +99,10 @@ class BuildConfig(BaseModel):
     engine: Literal["auto", "gigatoken", "hf"] = Field(
         "auto", description="Tokenizer engine; auto is gigatoken where it is exact."
     )
-    finish: bool = Field(False, description="Mark the cache complete afterwards.")
-    reopen: bool = Field(False, description="Allow adding to a cache that was marked complete.")
+    finish: bool = Field(False, strict=True, description="Mark the cache complete afterwards.")
+    reopen: bool = Field(
+        False, strict=True, description="Allow adding to a cache that was marked complete."
+    )
     runner: str = Field(
         "embedded", description="embedded, dask, bundles, or the name of a Beam runner."
     )
@@ -111,7 +113,9 @@ class BuildConfig(BaseModel):
         description="Workers of the embedded runner; 0 is one for two cores, at most 8.",
     )
     processes: bool = Field(
-        False, description="Run the embedded runner's workers as processes, not threads."
+        False,
+        strict=True,
+        description="Run the embedded runner's workers as processes, not threads.",
     )
 
     @field_validator("inputs", mode="before")

@@ -176,6 +176,15 @@ def test_head(cache: str, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+@pytest.mark.parametrize("count", ["0", "-1", "x"])
+def test_head_shows_one_row_at_least(
+    cache: str, count: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(capsys, "head", cache, "-n", count)
+    assert f"argument -n: '{count}' is no number of rows" in capsys.readouterr().err
+
+
 def test_head_cannot_garble_a_terminal(cache: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "head", cache, "--row", "-1")
     assert status == 0

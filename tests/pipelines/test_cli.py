@@ -328,6 +328,7 @@ def test_sizes() -> None:
         ({"split_bytes": "9999999GB"}, "split_bytes (--split-bytes) is "),
         ({"workers": 10**20}, "workers (--workers) is 100000000000000000000: "),
         ({"engine": "fast"}, "engine (--engine) is 'fast': "),
+        ({"finish": "yes"}, "finish (--finish) is 'yes': "),
         ({"eos": ""}, "eos (--eos) is '': it is empty. Expected: Token put after"),
         ({"bos": ""}, "bos (--bos) is '': it is empty. Expected: Token put before"),
         ({"text_field": ""}, "text_field (--text-field) is '': it is empty. "),
