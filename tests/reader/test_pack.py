@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cachelib
@@ -330,3 +330,21 @@ def test_fields_stored_alike_come_along(tmp_path):
         inside = columns["segment_ids"] != 0
         assert np.array_equal(columns["tokens"][inside] % 2 == 1, columns["mask"][inside])
         assert not columns["mask"][~inside].any()
+
+
+@settings(max_examples=30)
+@given(st.lists(lengths_of_documents, min_size=1, max_size=4), st.data())
+def test_spans_are_where_rows_lie(tmp_path_factory, shards, data):
+    path = tmp_path_factory.mktemp("spans")
+    write_commit(path, shards)
+    cache = cachelib.open(path)
+    if not len(cache):
+        return
+    rows = np.array(data.draw(st.lists(st.integers(0, len(cache) - 1), max_size=20)), np.int64)
+    starts, lengths = cache.spans("tokens", rows)
+    column = cache.take(rows)["tokens"]
+    assert isinstance(column, cachelib.Ragged)
+    assert np.array_equal(lengths, column.lengths)
+    assert np.array_equal(cache.read_spans("tokens", starts, lengths), column.values)
+    ends = cache.read_spans("tokens", starts + lengths // 2, lengths - lengths // 2)
+    assert ends.tolist() == [v for row in column for v in row[len(row) // 2 :].tolist()]
