@@ -91,7 +91,7 @@ def _stop_at_once(screen: Terminal) -> Handler:
     """
 
     def stop(signum: int, frame: object) -> None:
-        for child in _children():
+        for child in _descendants():
             with suppress(OSError):
                 os.kill(child, signal.SIGKILL)
         with suppress(OSError):  # the terminal may be what has gone
@@ -102,12 +102,16 @@ def _stop_at_once(screen: Terminal) -> Handler:
     return stop
 
 
-def _children() -> list[int]:
-    """Processes that this one started, on Linux; elsewhere they end when their connection does."""
-    with suppress(OSError):
-        lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
-        return [int(child) for children in lists for child in children.split()]
-    return []
+def _descendants() -> list[int]:
+    """Processes below this one, on Linux; elsewhere they end when they lose their connection."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = [os.getpid()]
+    for process in found:  # grows meanwhile
+        found += [child for child, parent in parents.items() if parent == process]
+    return found[1:]
 
 
 def _interrupt(signum: int, frame: object) -> None:
