@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-SMALL, LARGE = 40, 320  # MiB of JSONL
+SMALL, LARGE = 128, 640  # MiB of JSONL; caches of words and buffers fill up over the first 100
 ALLOWED = 120  # MiB more for the large file than for the small one
 
 PROGRAM = """
@@ -50,7 +50,7 @@ def peak(source: Path, tokenizer: str, to: Path) -> int:
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
-def test_a_file_eight_times_as_large_takes_no_more_memory(
+def test_a_file_five_times_as_large_takes_no_more_memory(
     suffix: str, tokenizer: str, tmp_path: Path
 ) -> None:
     peaks = []
