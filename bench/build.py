@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from machine import busy_seconds, children_seconds, size_of
 
 HERE = Path(__file__).resolve().parent
 MB = 1e6
@@ -109,21 +110,6 @@ class PeakMemory:
                 time.sleep(SAMPLE_SECONDS)
         except psutil.Error:
             pass
-
-
-def busy_seconds() -> float:
-    """CPU seconds that all of the machine's processes have used."""
-    t = psutil.cpu_times()
-    return float(t.user + t.nice + t.system + getattr(t, "steal", 0.0))
-
-
-def children_seconds() -> float:
-    t = os.times()
-    return t.children_user + t.children_system
-
-
-def size_of(path: Path) -> int:
-    return sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
 
 
 def last_json(output: str) -> dict[str, Any]:

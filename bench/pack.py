@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import psutil
+from machine import busy_seconds
 
 import cachelib
 from cachelib.order.packing import Plan, Rule, plan
@@ -44,12 +44,6 @@ def fastest(repeat: int, run: Callable[[], object]) -> Turn:
         wall, cpu = time.perf_counter() - began, time.process_time() - own
         turns.append(Turn(wall, cpu, max(0.0, (busy_seconds() - busy - cpu) / wall)))
     return min(turns, key=lambda turn: turn.seconds)
-
-
-def busy_seconds() -> float:
-    """CPU seconds that all of the machine's processes have used."""
-    t = psutil.cpu_times()
-    return float(t.user + t.nice + t.system + getattr(t, "steal", 0.0))
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
+from machine import busy_seconds, children_seconds, size_of
 
 HERE = Path(__file__).resolve().parent
 NAMES = ("memmap", "datasets", "streaming", "grain", "litdata", "forebay", "forebay-blocks")
@@ -63,21 +63,6 @@ def call(python: str, *arguments: object) -> dict[str, Any] | str:
         return (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return {**found, "began": began, "others": max(0.0, others)}
-
-
-def busy_seconds() -> float:
-    """CPU seconds that all of the machine's processes have used."""
-    t = psutil.cpu_times()
-    return float(t.user + t.nice + t.system + getattr(t, "steal", 0.0))
-
-
-def children_seconds() -> float:
-    t = os.times()
-    return t.children_user + t.children_system
-
-
-def size_of(path: Path) -> int:
-    return sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
 
 
 def write_ids(cache: Any, length: int, path: Path) -> int:
