@@ -152,7 +152,7 @@ class Cache:
         Raises:
             IndexError, TypeError, CorruptData: as of `take`.
         """
-        return {name: column[0] for name, column in self.take([index]).items()}
+        return self.dataset()[index]
 
     def provenance(self, indices: Iterable[SupportsIndex] | np.ndarray) -> list[Provenance]:
         """Where the rows at global indices came from, in the order asked."""

@@ -25,9 +25,7 @@ def segment_ids(owners: np.ndarray) -> np.ndarray:
     Returns:
         int32 (rows, length).
     """
-    changes = np.ones(owners.shape, bool)
-    changes[:, 1:] = owners[:, 1:] != owners[:, :-1]
-    return np.cumsum(changes, axis=1, dtype=np.int32)
+    return np.cumsum(_first(owners), axis=1, dtype=np.int32)
 
 
 def positions(ids: np.ndarray) -> np.ndarray:
@@ -86,8 +84,8 @@ def cu_seqlens(ids: np.ndarray, max_segments: int) -> tuple[np.ndarray, int]:
     return edges, int(np.diff(edges).max(initial=0))
 
 
-def _first(ids: np.ndarray) -> np.ndarray:
-    """Where a segment, or padding, begins: bool (rows, length)."""
-    first = np.ones(ids.shape, bool)
-    first[:, 1:] = ids[:, 1:] != ids[:, :-1]
+def _first(owners: np.ndarray) -> np.ndarray:
+    """Where a document, a segment or padding begins: bool (rows, length)."""
+    first = np.ones(owners.shape, bool)
+    first[:, 1:] = owners[:, 1:] != owners[:, :-1]
     return first

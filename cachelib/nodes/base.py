@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
@@ -143,3 +143,14 @@ def woven(parts: Sequence[Columns], places: Sequence[np.ndarray]) -> Columns:
         else:
             columns[name] = np.concatenate(column)[back]
     return columns
+
+
+def chain(node: Any) -> Iterator[Any]:
+    """A node and all that it stands on, from the top down."""
+    if isinstance(node, tuple):
+        for each in node:
+            yield from chain(each)
+    elif is_dataclass(node):
+        yield node
+        for field in fields(node):
+            yield from chain(getattr(node, field.name))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from cachelib.nodes.base import Node
+from cachelib.nodes.base import Node, chain
 from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.repeat import Repeat
 from cachelib.nodes.shuffle import Shuffle
@@ -17,14 +16,7 @@ from cachelib.nodes.windows import Windows
 
 def leaves(node: Any) -> Iterator[Stored]:
     """The rows of caches that a node stands on."""
-    if isinstance(node, Stored):
-        yield node
-    elif isinstance(node, tuple):
-        for each in node:
-            yield from leaves(each)
-    elif dataclasses.is_dataclass(node):
-        for field in dataclasses.fields(node):
-            yield from leaves(getattr(node, field.name))
+    return (each for each in chain(node) if isinstance(each, Stored))
 
 
 def mean_length(node: Node, field: str) -> Fraction:

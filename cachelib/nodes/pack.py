@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Origin
+from cachelib.nodes.base import Columns, Origin, chain
 from cachelib.nodes.stored import Stored
 from cachelib.order.packing import Order, Plan, Progress, Rule, plan
 from cachelib.ragged import offsets_of, ranges
@@ -236,11 +235,7 @@ def told(rule: Rule, name: str) -> tuple[str, str]:
 
 def holds_packs(node: Any) -> bool:
     """Whether a node stands on packs."""
-    if isinstance(node, tuple):
-        return any(map(holds_packs, node))
-    if isinstance(node, Pack) or not dataclasses.is_dataclass(node):
-        return isinstance(node, Pack)
-    return any(holds_packs(getattr(node, f.name)) for f in dataclasses.fields(node))
+    return any(isinstance(each, Pack) for each in chain(node))
 
 
 def _padded(values: np.ndarray, inside: np.ndarray, pad: int) -> np.ndarray:

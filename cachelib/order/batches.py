@@ -113,25 +113,23 @@ class Batches:
         self._check_borders(position)
         if self.size is None or self.last != "short" or self.uneven == "pad":
             return
-        for start, batch_size, batches in self.schedule.runs(position, self.size):
-            assert batches is not None
-            short = min(batch_size, self.size - (start + (batches - 1) * batch_size))
-            if short % self._divisor:
-                raise ValueError(
-                    f"the last batch has {short} samples, which do not divide among {self._among} "
-                    f"({self.size} samples from {position} on in batches of {batch_size}); use "
-                    "last='drop', last='pad' or uneven='pad'"
-                )
+        last = self.schedule.last(position, self.size)
+        if last is None:
+            return
+        short = min(len(last), self.size - last.start)
+        if short % self._divisor:
+            raise ValueError(
+                f"the last batch has {short} samples, which do not divide among {self._among} "
+                f"({self.size} samples from {position} on in batches of {len(last)}); use "
+                "last='drop', last='pad' or uneven='pad'"
+            )
 
     def _check_borders(self, position: int) -> None:
         for border in self.borders:
-            end = position
-            for start, batch_size, batches in self.schedule.runs(position, border):
-                assert batches is not None
-                end = start + batches * batch_size
-            if end > border and position < border:
+            last = self.schedule.last(position, border)
+            if last is not None and last.stop > border:
                 raise ValueError(
-                    f"a batch of {batch_size} would cross sample {border}, where the columns "
+                    f"a batch of {len(last)} would cross sample {border}, where the columns "
                     f"change: batches from {position} on must end there"
                 )
 

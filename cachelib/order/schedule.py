@@ -49,6 +49,14 @@ class Schedule:
                 yield position, size, count
                 position += count * size
 
+    def last(self, position: int, end: int) -> range | None:
+        """The batch that begins last in [position, end), as it would be with nothing to stop it."""
+        found = None
+        for start, size, count in self.runs(position, end):
+            assert count is not None
+            found = range(start + (count - 1) * size, start + count * size)
+        return found
+
     def after(self, position: int, steps: int) -> int:
         """The position ``steps`` batches, 0 or more, after a position."""
         for start, size, count in self.runs(position, None):
