@@ -1,6 +1,15 @@
-"""Property tests are bounded by their number of examples, not by a clock that others share."""
+"""What holds for all tests: how long a property is tested, and how a parameter is named."""
 
 from hypothesis import settings
 
+# Property tests are bounded by their number of examples, not by a clock that others share.
 settings.register_profile("forebay", deadline=None)
 settings.load_profile("forebay")
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """The name of bytes, which may hold the time at which they were compressed.
+
+    All processes of pytest-xdist must find the same names, whenever they start.
+    """
+    return argname if isinstance(val, bytes) else None
