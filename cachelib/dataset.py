@@ -13,7 +13,17 @@ from typing import Any, SupportsIndex, get_args
 import numpy as np
 
 from cachelib.loader import BatchSize, Loader
-from cachelib.nodes.base import Adjacent, Columns, Node, Origin, Rows, Stream, Version, described
+from cachelib.nodes.base import (
+    Adjacent,
+    Columns,
+    Node,
+    Origin,
+    Rows,
+    Stream,
+    Version,
+    components,
+    described,
+)
 from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.pack import Pack, holds_packs, pack
@@ -77,6 +87,25 @@ class Dataset:
             IndexError: the index is outside.
         """
         return self.node.origins(int(as_indices([index], self.size)[0]))
+
+    def trace(self, indices: Iterable[SupportsIndex] | np.ndarray) -> Columns:
+        """Which rows stand at ``indices``, told by arithmetic alone: nothing is read.
+
+        Returns:
+            Three columns of shape (n,): ``component``, int32, the number among `components` of the
+            one that the row comes from, or -1; ``row``, int64, its number below all orders: of the
+            window among all windows, of the row of the cache, or of the pack, counted pool by pool;
+            and ``epoch``, int64, the pass that it belongs to, of its component in a mixture.
+
+        Raises:
+            IndexError, TypeError: as of `take`.
+        """
+        return self.node.trace(as_indices(indices, self.size), 0)
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Names of what ``trace`` numbers as ``component``: those of the outermost mixtures."""
+        return components(self.node)
 
     def windows(
         self,

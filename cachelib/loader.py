@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any, SupportsIndex
 
 from cachelib.errors import StateMismatch
-from cachelib.nodes.base import Columns, Ordered, Origin
+from cachelib.nodes.base import TRACED, Columns, Ordered, Origin
 from cachelib.order.batches import Batches, Last, Part, Uneven
 from cachelib.order.fingerprint import differences, fingerprint
 from cachelib.order.indices import as_integer
@@ -67,6 +68,8 @@ class Loader:
             "pad" as one that is padded to the full size.
         uneven: a batch that does not divide among ranks and micro-batches is an "error", or gets
             "pad"ding up to the next multiple.
+        tell: columns that batches have besides, of "component", "row" and "epoch": which row
+            stands there, as `Dataset.trace` tells.
         prefetch: batches read ahead, each by a thread of its own; 0 reads when asked.
         prefetch_bytes: of batches read ahead, at most, as the last one tells; one is always read.
 
@@ -86,6 +89,7 @@ class Loader:
         start: Mapping[str, Any] | SupportsIndex | None = None,
         last: Last = "drop",
         uneven: Uneven = "error",
+        tell: Sequence[str] = (),
         prefetch: SupportsIndex = 4,
         prefetch_bytes: SupportsIndex = PREFETCH_BYTES,
     ) -> None:
@@ -103,6 +107,10 @@ class Loader:
         self.dp_rank = as_integer("dp_rank", dp_rank)
         self.prefetch = as_integer("prefetch", prefetch)
         self.prefetch_bytes = as_integer("prefetch_bytes", prefetch_bytes)
+        self.tell = tuple(tell)
+        unknown = [name for name in self.tell if name not in TRACED]
+        if isinstance(tell, str) or unknown:
+            raise ValueError(f"tell must be some of {TRACED}, got {tell!r}")
         if not 0 <= self.dp_rank < dp_world:
             raise ValueError(f"dp_rank must be from 0 to {dp_world - 1}, got {dp_rank}")
         if self.prefetch < 0:
@@ -135,6 +143,7 @@ class Loader:
             start=self.state_dict(),
             last=self.batches.last,
             uneven=self.batches.uneven,
+            tell=self.tell,
             prefetch=self.prefetch,
             prefetch_bytes=self.prefetch_bytes,
         )
@@ -164,7 +173,7 @@ class Loader:
         Raises:
             IndexError: no batch begins there.
         """
-        return self._pieces(_read(self.dataset, self._part(self._span(step)), self.batches.pads))
+        return self._pieces(self._reader(self._part(self._span(step))))
 
     def explain(self, step: int, row: int) -> list[Origin]:
         """What a row of the whole batch of a step, over all ranks, is made of.
@@ -273,11 +282,13 @@ class Loader:
 
     def _read_next(self, samples: int, span: range) -> Columns:
         if not self.prefetch:
-            return _read(self.dataset, self._part(span), self.batches.pads)
-        self._ahead = self._ahead or _ReadAhead(
-            self.dataset, self.prefetch, self.prefetch_bytes, self.batches.pads
-        )
+            return self._reader(self._part(span))
+        self._ahead = self._ahead or _ReadAhead(self._reader, self.prefetch, self.prefetch_bytes)
         return self._ahead.next(list(islice(self._parts(samples), self.prefetch + 1)))
+
+    @property
+    def _reader(self) -> _Reader:
+        return _Reader(self.dataset, self.batches.pads, self.tell)
 
     def _span(self, step: int) -> range:
         samples, present = self._position
@@ -321,17 +332,41 @@ class Loader:
         return f"the state belongs to another order: {'; '.join(found)}"
 
 
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the rows of a part, with the columns that a loader adds."""
+
+    dataset: Ordered
+    weighted: bool
+    tell: tuple[str, ...]
+
+    def __call__(self, part: Part) -> Columns:
+        indices = part.indices
+        columns = self.dataset.take(indices)
+        added: Columns = {}
+        if self.weighted:
+            added[WEIGHT] = part.weight
+        if self.tell:
+            traced = self.dataset.trace(indices)
+            added |= {name: traced[name] for name in self.tell}
+        for name in added:
+            if name in columns:
+                raise ValueError(
+                    f"the dataset has a column {name!r} already, which was to be added"
+                )
+        return {**columns, **added}
+
+
 class _ReadAhead:
     """Reads the parts of coming batches by threads, a bounded number ahead.
 
-    It holds the dataset and not the loader, so that a forgotten loader takes its threads along.
+    It holds no loader, so that a forgotten loader takes its threads along.
     """
 
-    def __init__(self, dataset: Ordered, threads: int, limit: int, weighted: bool) -> None:
+    def __init__(self, read: Callable[[Part], Columns], threads: int, limit: int) -> None:
         self._depth = self._threads = threads
         self._limit = limit
-        self._dataset = dataset
-        self._weighted = weighted
+        self._read = read
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="forebay-loader")
         self._reads: deque[tuple[Part, Future[Columns]]] = deque()
 
@@ -358,8 +393,7 @@ class _ReadAhead:
     def _begin(self, parts: Sequence[Part]) -> None:
         """Read ``parts``, the first of which are being read already."""
         for part in parts[len(self._reads) :]:
-            future = self._pool.submit(_read, self._dataset, part, self._weighted)
-            self._reads.append((part, future))
+            self._reads.append((part, self._pool.submit(self._read, part)))
 
     def _forget(self) -> None:
         while self._reads:
@@ -370,15 +404,6 @@ def _schedule(batch_size: BatchSize) -> Schedule:
     stages: Any = batch_size if isinstance(batch_size, list | tuple) else [(0, batch_size)]
     sample, rows = "a stage of batch_size", "batch_size"
     return Schedule(tuple((as_integer(sample, at), as_integer(rows, n)) for at, n in stages))
-
-
-def _read(dataset: Ordered, part: Part, weighted: bool) -> Columns:
-    columns = dataset.take(part.indices)
-    if not weighted:
-        return columns
-    if WEIGHT in columns:
-        raise ValueError(f"the dataset has a column {WEIGHT!r}, which padded batches need")
-    return {**columns, WEIGHT: part.weight}
 
 
 def _cut(columns: Columns, count: int) -> list[Columns]:

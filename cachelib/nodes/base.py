@@ -18,6 +18,12 @@ Version = int | list[Any] | dict[str, Any]
 mixture (a dict) or by stage (a list). JSON."""
 
 
+TRACED = ("component", "row", "epoch")
+"""What tells which row stands at a position: int32 (n,), the number of its component among
+`components`, -1 where it is of none; int64 (n,), its number below all orders (of the window, of the
+row of the cache, or of the pack, counted pool by pool); and int64 (n,), its pass."""
+
+
 @dataclass(frozen=True)
 class Origin:
     """A row of a cache that a row of a dataset is made of.
@@ -64,6 +70,12 @@ class Node(Protocol):
     def origins(self, index: int) -> list[Origin]:
         """What the row at an index in [0, size) is made of, in order."""
 
+    def trace(self, indices: np.ndarray, epoch: int) -> Columns:
+        """Which rows stand at int64 indices in [0, size), by arithmetic alone: `TRACED`.
+
+        ``epoch`` is the number of the pass, unless a ``repeat`` below counts its own.
+        """
+
     def in_epoch(self, epoch: int) -> Node:
         """The same rows as a pass number ``epoch`` over them has them; pass 0 is the node."""
 
@@ -82,6 +94,14 @@ class Staged(Protocol):
         """What the order of the rows before a position depends on; None is all of it."""
 
 
+@runtime_checkable
+class Composed(Protocol):
+    """A node whose rows come from named components."""
+
+    @property
+    def components(self) -> tuple[str, ...]: ...
+
+
 class Ordered(Protocol):
     """What a loader reads: a dataset."""
 
@@ -93,6 +113,7 @@ class Ordered(Protocol):
     def borders(self) -> tuple[int, ...]: ...
     def take(self, indices: np.ndarray) -> Columns: ...
     def origins(self, index: SupportsIndex) -> list[Origin]: ...
+    def trace(self, indices: np.ndarray) -> Columns: ...
     def describe(self, until: int | None = None) -> dict[str, Any]: ...
     def epoch_of(self, position: int) -> int: ...
 
@@ -118,6 +139,17 @@ class Adjacent(Protocol):
 def described(node: Node, position: int | None) -> dict[str, Any]:
     """What the order of the rows before a position depends on; None is all of it."""
     return node.describe_until(position) if isinstance(node, Staged) else node.describe()
+
+
+def traced(rows: np.ndarray, epoch: int) -> Columns:
+    """The `TRACED` columns of rows of no component, by their numbers, int64 (n,)."""
+    component = np.full(len(rows), -1, np.int32)
+    return dict(zip(TRACED, (component, rows, np.full(len(rows), epoch, np.int64)), strict=True))
+
+
+def components(node: Node) -> tuple[str, ...]:
+    """The names of the components that ``trace`` numbers, of the outermost mixtures."""
+    return next((each.components for each in chain(node) if isinstance(each, Composed)), ())
 
 
 def layout(node: Node) -> dict[str, tuple[str, str, tuple[int, ...]]]:

@@ -96,6 +96,9 @@ class BlockShuffle:
     def origins(self, index: int) -> list[Origin]:
         return self.child.origins(int(self.order(np.array([index], np.int64))[0]))
 
+    def trace(self, indices: np.ndarray, epoch: int) -> Columns:
+        return self.child.trace(self.order(indices), epoch)
+
     def in_epoch(self, epoch: int) -> BlockShuffle:
         # ``held`` is shared, so that passes together hold no more than one does.
         seed = seeds.of_epoch(self.seed, epoch)

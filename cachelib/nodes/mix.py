@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,14 +38,7 @@ class Mix:
         return {name: child.version for name, child in zip(self.names, self.children, strict=True)}
 
     def take(self, indices: np.ndarray) -> Columns:
-        components, rows = self.mixture.locate(indices)
-        parts, places = [], []
-        for component in np.unique(components).tolist():
-            place = np.flatnonzero(components == component)
-            first = self._first(component)
-            parts.append(self.children[component].take(rows[place] + first))
-            places.append(place)
-        return woven(parts, places) if parts else self.children[0].take(indices)
+        return self._by_component(indices, lambda c, rows: self.children[c].take(rows))
 
     def origins(self, index: int) -> list[Origin]:
         components, rows = self.mixture.locate(np.array([index], np.int64))
@@ -61,6 +54,17 @@ class Mix:
             mixture=replace(self.mixture, seed=seed),
             epoch=epoch,
         )
+
+    def trace(self, indices: np.ndarray, epoch: int) -> Columns:
+        def of(component: int, rows: np.ndarray) -> Columns:
+            found = self.children[component].trace(rows, epoch)
+            return {**found, "component": np.full(len(rows), component, np.int32)}
+
+        return self._by_component(indices, of)
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return self.names
 
     def counts(self, position: int) -> dict[str, int]:
         """Rows of each component among the first ``position``, 0 to size."""
@@ -92,6 +96,18 @@ class Mix:
             ],
             "parts": {self.names[c]: described(self.children[c], counts[c]) for c in entered},
         }
+
+    def _by_component(
+        self, indices: np.ndarray, of: Callable[[int, np.ndarray], Columns]
+    ) -> Columns:
+        """What ``of`` gives for each component and its rows, in the order of indices."""
+        components, rows = self.mixture.locate(indices)
+        parts, places = [], []
+        for component in np.unique(components).tolist():
+            place = np.flatnonzero(components == component)
+            parts.append(of(component, rows[place] + self._first(component)))
+            places.append(place)
+        return woven(parts, places) if parts else of(0, indices)
 
     def _first(self, component: int) -> int:
         """The row of an endless component at which this pass begins."""

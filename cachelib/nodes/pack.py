@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Origin, chain
+from cachelib.nodes.base import Columns, Origin, chain, traced
 from cachelib.nodes.stored import Stored
 from cachelib.order.packing import Order, Plan, Progress, Rule, plan
 from cachelib.ragged import offsets_of, ranges
@@ -130,6 +130,10 @@ class Pack:
         rows = self._pieces(np.array([index], np.int64)).rows
         return [origin for row in rows.tolist() for origin in self.child.origins(row)]
 
+    def trace(self, indices: np.ndarray, epoch: int) -> Columns:
+        pools, packs = self._order.locate(indices)
+        return traced(offsets_of(self.plan.packs)[pools] + packs, epoch)
+
     def in_epoch(self, epoch: int) -> Pack:
         # What is held is shared: pools have the same documents and packs in every pass.
         return replace(self, epoch=epoch)
@@ -145,10 +149,13 @@ class Pack:
             "of": self.child.describe(),
         }
 
+    @property
+    def _order(self) -> Order:
+        return self.orders.get(self.epoch, lambda: self.plan.order(self.epoch))
+
     def _pieces(self, indices: np.ndarray) -> Pool:
         """The pieces of the packs at indices, pack by pack in that order."""
-        order = self.orders.get(self.epoch, lambda: self.plan.order(self.epoch))
-        pools, packs = order.locate(indices)
+        pools, packs = self._order.locate(indices)
         numbers = np.unique(pools).tolist()
         chosen = [np.flatnonzero(pools == number) for number in numbers]
         parts = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,17 +31,20 @@ class Repeat:
         return self.first + position // self._rows
 
     def take(self, indices: np.ndarray) -> Columns:
-        epochs, positions = np.divmod(indices, np.int64(self._rows))
-        parts, places = [], []
-        for epoch in np.unique(epochs):
-            place = np.flatnonzero(epochs == epoch)
-            parts.append(self.child.in_epoch(self.first + int(epoch)).take(positions[place]))
-            places.append(place)
-        return woven(parts, places) if parts else self.child.take(positions)
+        def of(number: int, positions: np.ndarray) -> Columns:
+            return self.child.in_epoch(number).take(positions)
+
+        return self._by_epoch(indices, of)
 
     def origins(self, index: int) -> list[Origin]:
         epoch, position = divmod(index, self._rows)
         return self.child.in_epoch(self.first + epoch).origins(position)
+
+    def trace(self, indices: np.ndarray, epoch: int) -> Columns:
+        def of(number: int, positions: np.ndarray) -> Columns:
+            return self.child.in_epoch(number).trace(positions, number)
+
+        return self._by_epoch(indices, of)
 
     def in_epoch(self, epoch: int) -> Repeat:
         # Passes are numbered through, so that no two passes of nested repeats share an order.
@@ -51,6 +55,16 @@ class Repeat:
     def describe(self) -> dict[str, Any]:
         # How often changes nothing about what stands at a position, so a run may be prolonged.
         return self.child.describe()
+
+    def _by_epoch(self, indices: np.ndarray, of: Callable[[int, np.ndarray], Columns]) -> Columns:
+        """What ``of`` gives for each pass and the positions in it, in the order of indices."""
+        epochs, positions = np.divmod(indices, np.int64(self._rows))
+        parts, places = [], []
+        for epoch in np.unique(epochs):
+            place = np.flatnonzero(epochs == epoch)
+            parts.append(of(self.first + int(epoch), positions[place]))
+            places.append(place)
+        return woven(parts, places) if parts else of(self.first, positions)
 
     @property
     def _rows(self) -> int:

@@ -38,6 +38,9 @@ class Shuffle:
     def origins(self, index: int) -> list[Origin]:
         return self.child.origins(int(self.order(np.array([index], np.int64))[0]))
 
+    def trace(self, indices: np.ndarray, epoch: int) -> Columns:
+        return self.child.trace(self.order(indices), epoch)
+
     def in_epoch(self, epoch: int) -> Shuffle:
         return Shuffle(self.child.in_epoch(epoch), seeds.of_epoch(self.seed, epoch))
 

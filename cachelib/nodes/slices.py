@@ -38,6 +38,9 @@ class Slice:
     def origins(self, index: int) -> list[Origin]:
         return self.child.origins(self.start + index)
 
+    def trace(self, indices: np.ndarray, epoch: int) -> Columns:
+        return self.child.trace(indices + np.int64(self.start), epoch)
+
     def in_epoch(self, epoch: int) -> Slice:
         # Rows set apart stay apart: another pass of a shuffle below would have other rows here.
         return self

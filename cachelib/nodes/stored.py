@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Origin, Rows
+from cachelib.nodes.base import Columns, Origin, Rows, traced
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,9 @@ class Stored:
     def origins(self, index: int) -> list[Origin]:
         (found,) = self.rows.provenance(np.array([index], np.int64))
         return [Origin(found.source, found.position, index)]
+
+    def trace(self, indices: np.ndarray, epoch: int) -> Columns:
+        return traced(indices, epoch)
 
     def in_epoch(self, epoch: int) -> Stored:
         return self

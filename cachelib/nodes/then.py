@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Node, Origin, Version, described, layout, woven
+from cachelib.nodes.base import Columns, Node, Origin, Version, components, described, layout, woven
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,7 @@ class Then:
         return tuple(start for start, before, after in changes if before != after)
 
     def take(self, indices: np.ndarray) -> Columns:
-        stages = np.searchsorted(np.array(self._starts), indices, side="right") - 1
-        found = np.unique(stages).tolist()
+        found = np.unique(self._stages(indices)).tolist()
         for border in self.borders:
             crossed = [stage for stage in found if self._starts[stage] >= border]
             if crossed and len(crossed) < len(found):
@@ -51,18 +51,26 @@ class Then:
                     f"rows to both sides of sample {border} were asked for at once, where one "
                     "stage of then() follows another with other columns"
                 )
-        parts, places = [], []
-        for stage in found:
-            place = np.flatnonzero(stages == stage)
-            child, start = self.children[stage], self._starts[stage]
-            parts.append(child.take(indices[place] - start + self._first(stage)))
-            places.append(place)
-        return woven(parts, places) if parts else self.children[0].take(indices)
+        return self._by_stage(indices, lambda stage, rows: self.children[stage].take(rows))
 
     def origins(self, index: int) -> list[Origin]:
-        stage = int(np.searchsorted(np.array(self._starts), index, side="right")) - 1
+        stage = int(self._stages(np.array([index], np.int64))[0])
         found = self.children[stage].origins(index - self._starts[stage] + self._first(stage))
         return [replace(o, through=(f"stage {stage}", *o.through)) for o in found]
+
+    def trace(self, indices: np.ndarray, epoch: int) -> Columns:
+        def of(stage: int, rows: np.ndarray) -> Columns:
+            child = self.children[stage]
+            found = child.trace(rows, epoch)
+            numbers = [self.components.index(name) for name in components(child)]
+            return {**found, "component": np.array([*numbers, -1], np.int32)[found["component"]]}
+
+        return self._by_stage(indices, of)
+
+    @cached_property
+    def components(self) -> tuple[str, ...]:
+        """Those of all stages, sorted."""
+        return tuple(sorted({name for child in self.children for name in components(child)}))
 
     def in_epoch(self, epoch: int) -> Then:
         children = tuple(child.in_epoch(epoch) for child in self.children)
@@ -82,6 +90,19 @@ class Then:
             ends = [end for end in (inside, samples) if end is not None]
             parts[str(stage)] = described(self.children[stage], min(ends, default=None))
         return {"kind": "then", "starts": starts, "parts": parts}
+
+    def _stages(self, indices: np.ndarray) -> np.ndarray:
+        return np.searchsorted(np.array(self._starts), indices, side="right") - 1
+
+    def _by_stage(self, indices: np.ndarray, of: Callable[[int, np.ndarray], Columns]) -> Columns:
+        """What ``of`` gives for each stage and its rows, in the order of indices."""
+        stages = self._stages(indices)
+        parts, places = [], []
+        for stage in np.unique(stages).tolist():
+            place = np.flatnonzero(stages == stage)
+            parts.append(of(stage, indices[place] - self._starts[stage] + self._first(stage)))
+            places.append(place)
+        return woven(parts, places) if parts else of(0, indices)
 
     def _first(self, stage: int) -> int:
         """The row of an endless stage at which this pass begins."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cachelib import segments
-from cachelib.nodes.base import Columns, Origin
+from cachelib.nodes.base import Columns, Origin, traced
 from cachelib.order.windows import WindowGrid
 from cachelib.ragged import Ragged
 
@@ -55,6 +55,9 @@ class Windows:
         start, length = int(self.grid.starts(at)[0]), int(self.grid.lengths(at)[0])
         owners = self.stream.rows_at(self.field, np.arange(start, start + length))
         return [origin for row in np.unique(owners) for origin in self.stream.origins(int(row))]
+
+    def trace(self, indices: np.ndarray, epoch: int) -> Columns:
+        return traced(indices, epoch)
 
     def in_epoch(self, epoch: int) -> Windows:
         return self
