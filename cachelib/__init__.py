@@ -15,6 +15,7 @@ from cachelib.errors import (
 )
 from cachelib.mixtures import mix, then
 from cachelib.ragged import Ragged
+from cachelib.rebuild import rebuild
 
 __all__ = [
     "BuildFailed",
@@ -31,5 +32,6 @@ __all__ = [
     "StorageError",
     "mix",
     "open",
+    "rebuild",
     "then",
 ]

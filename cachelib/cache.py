@@ -78,6 +78,18 @@ class Cache:
         return self.snapshot.version
 
     @property
+    def url(self) -> str:
+        return self.storage.url
+
+    def at(self, version: int) -> Cache:
+        """The same cache at another version.
+
+        Raises:
+            CacheNotFound: there is no such version.
+        """
+        return Cache(self.storage, version)
+
+    @property
     def schema(self) -> Schema:
         return self.snapshot.commit.schema
 

@@ -1,4 +1,4 @@
-"""The commands that read caches: ls, head, verify and stats."""
+"""The commands that read caches: ls, head, verify, stats and explain."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ import time
 import unicodedata
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cachelib.cache import Cache
-from cachelib.errors import ForebayError
+from cachelib.dataset import Dataset
+from cachelib.errors import ForebayError, StateMismatch
 from cachelib.ledger import Commit, Ledger
+from cachelib.loader import Loader
 from cachelib.ragged import Ragged
+from cachelib.rebuild import rebuild
 from cachelib.schema import Field
 from cachelib.shard import has_offsets
 from cachelib.stats import (
@@ -40,12 +45,15 @@ VALUES_SHOWN = 24
 IDS_DECODED = 4096
 """Ids of a long row that `head` decodes."""
 
+DESCRIPTION = "description.json"
+"""Name under which `explain` looks for the description of a loader."""
+
 SOURCES_SHOWN = 40
 """Sources that `stats` lists one by one; more are summed by group."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``ls``, ``head``, ``verify`` or ``stats``; returns the exit status."""
+    """Run ``ls``, ``head``, ``verify``, ``stats`` or ``explain``; returns the exit status."""
     options = _parser(arguments[0]).parse_args(arguments[1:])
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -78,6 +86,9 @@ def _parser(command: str) -> argparse.ArgumentParser:
         prog=f"forebay {command}", description=description, allow_abbrev=False
     )
     parser.set_defaults(run=run)
+    if command == "explain":
+        _add_explain(parser)
+        return parser
     parser.add_argument("cache", type=_storage, help="a local path, file://, gs:// or s3:// URL")
     parser.add_argument("--version", type=int, help="look at this version, not the newest")
     if command in ("ls", "stats"):
@@ -98,6 +109,19 @@ def _parser(command: str) -> argparse.ArgumentParser:
             "--all", action="store_true", help="list every source, however many there are"
         )
     return parser
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("state", type=Path, help="a file that holds a loader's state as JSON")
+    parser.add_argument("--step", type=int, required=True, help="number of the batch, from 0")
+    parser.add_argument("--row", type=int, help="this row of the batch only, over all ranks")
+    parser.add_argument(
+        "--description",
+        type=Path,
+        metavar="FILE",
+        help=f"what loader.description() gave; else {DESCRIPTION} beside the state, or a folder up",
+    )
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each row")
 
 
 def _count(text: str) -> int:
@@ -462,6 +486,60 @@ def _largest(sources: Sources, everything: bool) -> list[list[Any]]:
     return [*cells[:SOURCES_SHOWN], [f"({len(rest):,} more)", *sums]]
 
 
+# explain ------------------------------------------------------------------------------------------
+
+
+def _explain(options: argparse.Namespace) -> int:
+    state = _loaded(options.state)
+    near = [folder / DESCRIPTION for folder in options.state.resolve().parents[:2]]
+    places = [options.description] if options.description else near
+    found = next((place for place in places if place.exists()), None)
+    if found is None:
+        raise ForebayError(
+            f"no description of the loader at {' or '.join(map(str, places))}: save what "
+            "loader.description() gives once beside the states, and name it by --description"
+        )
+    description = _loaded(found)
+    dataset = rebuild(description)
+    loader = _loader(dataset, state, description["batches"])
+    samples = loader.span(options.step)
+    rows = range(len(samples)) if options.row is None else [options.row]
+    for row in rows:
+        origins = loader.explain(options.step, row)
+        traced = {name: int(column[0]) for name, column in dataset.trace([samples[row]]).items()}
+        if options.json:
+            place = {"step": options.step, "row": row, "sample": samples[row]}
+            made_of = [asdict(origin) for origin in origins]
+            _print_json({**place, "epoch": traced["epoch"], "origins": made_of})
+            continue
+        print(f"row {row}  sample {samples[row]}, epoch {traced['epoch']}")
+        for origin in origins:
+            through = "".join(f"{name}, " for name in origin.through)
+            place_in_source = f"{origin.source}:{origin.position}"
+            print(f"  {printable(place_in_source)}  ({printable(through)}row {origin.row})")
+    return 0
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ForebayError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise StateMismatch(f"{path} holds {type(value).__name__}, expected an object of JSON")
+    return value
+
+
+def _loader(dataset: Dataset, state: Mapping[str, Any], batches: Mapping[str, Any]) -> Loader:
+    """A loader for one rank in the batch sizes of a run; those of its state count most."""
+    options = {"start": state, "last": batches["last"], "uneven": "pad", "prefetch": 0}
+    sizes = [(at, rows) for at, rows in batches["sizes"]]
+    loader = dataset.loader(sizes, **options)
+    if loader.state_dict()["batch_size"] != state["batch_size"]:
+        loader = dataset.loader(state["batch_size"], **options)
+    return loader
+
+
 # What all use -------------------------------------------------------------------------------------
 
 
@@ -489,4 +567,5 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
     "head": (_head, "Rows of a cache, decoded."),
     "verify": (_verify, "Check everything that is stored; exit status 1 if anything is wrong."),
     "stats": (_stats, "Rows, tokens, lengths and rejects, in all and by source."),
+    "explain": (_explain, "Source and record of every row in a batch of a loader."),
 }

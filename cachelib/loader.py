@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +21,8 @@ from cachelib.order.fingerprint import differences, fingerprint
 from cachelib.order.indices import as_integer
 from cachelib.order.schedule import Schedule
 from cachelib.ragged import Ragged
+from cachelib.recipe import recipe
+from cachelib.switch import switched
 
 STATE_FORMAT = 1
 
@@ -173,7 +176,7 @@ class Loader:
         Raises:
             IndexError: no batch begins there.
         """
-        return self._pieces(self._reader(self._part(self._span(step))))
+        return self._pieces(self._reader(self._part(self.span(step))))
 
     def explain(self, step: int, row: int) -> list[Origin]:
         """What a row of the whole batch of a step, over all ranks, is made of.
@@ -185,7 +188,7 @@ class Loader:
         Raises:
             IndexError: there is no such batch, or no such row in it.
         """
-        span = self._span(step)
+        span = self.span(step)
         if not 0 <= row < len(span):
             raise IndexError(f"row {row} is outside the {len(span)} rows of the batch {step}")
         return self.dataset.origins(span[row])
@@ -226,10 +229,41 @@ class Loader:
             "order": fingerprint(self.dataset.describe(samples)),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def description(self) -> dict[str, Any]:
+        """What the dataset is, as JSON of any size, to be saved once beside the states of a run.
+
+        With it a mismatch of a state names values and not digests, and `cachelib.rebuild` makes
+        the dataset again. ``order`` is what the order depends on, ``dataset`` what the dataset is
+        made of and where its caches are, ``batches`` how it is cut.
+        """
+        return {
+            "format": STATE_FORMAT,
+            "order": self.dataset.describe(),
+            "dataset": recipe(self.dataset.node),
+            "batches": {
+                "sizes": [list(stage) for stage in self.batches.schedule.stages],
+                "last": self.batches.last,
+            },
+        }
+
+    def load_state_dict(
+        self,
+        state: Mapping[str, Any],
+        *,
+        description: Mapping[str, Any] | None = None,
+        override: bool = False,
+    ) -> None:
         """Go on after the batches that a state counts as delivered.
 
         A position at or beyond the end of a finite dataset is kept, and no batch is left.
+
+        Args:
+            state: as `state_dict` gave it.
+            description: what `description` gave in the run that the state is of.
+            override: go on at the same position where the order is another one; what that does to
+                the rows served so far is told by a warning (UserWarning): how many of them will be
+                served again and how many of this order left out, exactly if the description is
+                given and they can be counted, else at most.
 
         Raises:
             StateMismatch: the state is of another order, or is no state; names what differs.
@@ -247,10 +281,19 @@ class Loader:
         order = state.get("order")
         if not isinstance(order, Mapping):
             raise StateMismatch(f"order of a loader's state is a mapping, found {order!r}")
-        found = differences(order, fingerprint(self.dataset.describe(state["samples"])))
-        if found:
+        here = self.dataset.describe(state["samples"])
+        told = None if description is None else (description["order"], here)
+        found = differences(order, fingerprint(here), told)
+        if found and not override:
             raise StateMismatch(self._advice(found, state.get("version")))
         self._move(state["samples"], state["step"])
+        if found:
+            effect = switched(description, self.dataset.node, state["samples"])
+            warnings.warn(
+                f"going on at sample {state['samples']:,} in another order ({'; '.join(found)}): "
+                f"{effect}",
+                stacklevel=2,
+            )
 
     def close(self) -> None:
         """Stop the threads that read ahead; the position stays."""
@@ -290,7 +333,12 @@ class Loader:
     def _reader(self) -> _Reader:
         return _Reader(self.dataset, self.batches.pads, self.tell)
 
-    def _span(self, step: int) -> range:
+    def span(self, step: int) -> range:
+        """The samples of the whole batch of a step, over all ranks; steps as for `batch`.
+
+        Raises:
+            IndexError: no batch begins there.
+        """
         samples, present = self._position
         schedule = self.batches.schedule
         if step >= present:

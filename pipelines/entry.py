@@ -20,6 +20,7 @@ _MODULES = {
     "head": "cachelib.cli",
     "verify": "cachelib.cli",
     "stats": "cachelib.cli",
+    "explain": "cachelib.cli",
 }
 
 _USAGE = """usage: forebay COMMAND ...
@@ -30,6 +31,7 @@ _USAGE = """usage: forebay COMMAND ...
   head    decoded rows
   verify  check everything that is stored
   stats   rows, tokens, lengths and rejects by source
+  explain source and record of every row in a batch of a loader
 
 forebay COMMAND --help tells more."""
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
+import cachelib
 from cachelib.canonical import seal
 from cachelib.cli import main, printable
 from cachelib.ledger import Ledger, commit_key
@@ -21,8 +22,10 @@ from cachelib.shard import publish
 from cachelib.storage import Storage
 from tests.cachelib.helpers import (
     TOKENIZER,
+    TOKENS,
     Columns,
     append_commit,
+    random_columns,
     take,
     with_tokenizer,
     write_cache,
@@ -399,3 +402,62 @@ def test_text_that_the_terminal_cannot_show_is_escaped(cache: str) -> None:
 )
 def test_printable(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+def test_explain_names_source_and_record_of_every_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = random_columns(TOKENS, [3, 5, 7, 9] * 5, seed=1)
+    write_cache(tmp_path / "web", TOKENS, columns, [[12, 8]])
+    windows = cachelib.open(tmp_path / "web").windows(8)
+    loader = windows.shuffle(0).repeat().loader([(0, 4), (16, 2)])
+    states = tmp_path / "run" / "checkpoint-3"
+    states.mkdir(parents=True)
+    for _ in range(3):
+        next(loader)
+    state = str(states / "state.json")
+    Path(state).write_text(json.dumps(loader.state_dict()))
+    assert main(["explain", state, "--step", "1"]) == 1
+    assert "save what loader.description() gives once" in capsys.readouterr().err
+    (tmp_path / "run" / "description.json").write_text(json.dumps(loader.description()))
+
+    for step, rows in ((0, 4), (3, 4), (4, 2)):
+        assert main(["explain", state, "--step", str(step), "--json"]) == 0
+        told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [each["row"] for each in told] == list(range(rows))
+        for each in told:
+            origins = [vars(origin) for origin in loader.explain(step, each["row"])]
+            assert each["origins"] == [{**o, "through": list(o["through"])} for o in origins]
+            assert each["epoch"] == each["sample"] // len(
+                cachelib.open(tmp_path / "web").windows(8)
+            )
+
+    assert main(["explain", state, "--step", "4", "--row", "1"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "row 1  sample 17, epoch 1"
+    origin = loader.explain(4, 1)[0]
+    assert out[1] == f"  numbers:{origin.position}  (row {origin.row})"
+
+    assert main(["explain", state, "--step", "4", "--row", "2"]) == 1
+    assert "row 2 is outside the 2 rows of the batch 4" in capsys.readouterr().err
+
+
+def test_explain_refuses_what_does_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = random_columns(TOKENS, [3, 5, 7, 9] * 5, seed=1)
+    write_cache(tmp_path / "web", TOKENS, columns, [[20]])
+    cache = cachelib.open(tmp_path / "web")
+    state, description = tmp_path / "state.json", tmp_path / "other.json"
+    state.write_text(json.dumps(cache.shuffle(1).loader(4).state_dict()))
+    description.write_text(json.dumps(cache.shuffle(2).loader(4).description()))
+    command = ["explain", str(state), "--step", "0", "--description", str(description)]
+    for content, message in (
+        (description.read_text(), "shuffle.seed is 1 in the state, but 2 here"),
+        ("[]", "holds list, expected an object of JSON"),
+        ("{", "cannot be read as JSON"),
+        ("{}", "no 'order' in it"),
+    ):
+        description.write_text(content)
+        assert main(command) == 1
+        assert message in capsys.readouterr().err

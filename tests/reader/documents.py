@@ -9,6 +9,7 @@ import numpy as np
 
 from cachelib.cache import Provenance
 from cachelib.canonical import digest_of
+from cachelib.errors import CacheNotFound
 from cachelib.ragged import Ragged, gather
 
 
@@ -27,8 +28,12 @@ class DocumentCache:
         }
         ones = np.ones(sum(tokens), np.int8)
         self.fields["mask"] = Ragged(ones, self.fields["tokens"].offsets)
+        self.url = "documents://"
         self.rows_asked = 0
         self.values_read = 0
+
+    def at(self, version: int) -> DocumentCache:
+        raise CacheNotFound(f"there is no version {version}")
 
     def __len__(self) -> int:
         return len(self.fields["tokens"])

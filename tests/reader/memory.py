@@ -9,6 +9,7 @@ import numpy as np
 
 from cachelib.cache import Provenance
 from cachelib.canonical import digest_of
+from cachelib.errors import CacheNotFound
 from cachelib.ragged import Ragged, ranges
 
 
@@ -21,6 +22,10 @@ class MemoryCache:
         self.version = version
         self.content = content
         self.reads = 0
+        self.url = "simulated://"
+
+    def at(self, version: int) -> MemoryCache:
+        raise CacheNotFound(f"there is no version {version}")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -69,6 +74,10 @@ class SimulatedCache:
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
+        self.url = "simulated://"
+
+    def at(self, version: int) -> SimulatedCache:
+        raise CacheNotFound(f"there is no version {version}")
 
     def __len__(self) -> int:
         return self.rows
