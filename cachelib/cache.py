@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import threading
@@ -38,6 +37,9 @@ if TYPE_CHECKING:
 OPEN_ARRAYS = 1024
 """Array handles that one cache keeps open."""
 
+SOURCE_LISTS = 256
+"""Shards of which one cache keeps the names of their sources."""
+
 
 @dataclass(frozen=True)
 class Provenance:
@@ -64,6 +66,7 @@ class Cache:
         self.storage = storage
         self.snapshot: Snapshot = Ledger(storage).snapshot(version)
         self._arrays: OrderedDict[tuple[int, str], ts.TensorStore] = OrderedDict()
+        self._source_lists: OrderedDict[int, list[str]] = OrderedDict()
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -389,16 +392,20 @@ class Cache:
                 self._arrays.popitem(last=False)
         return array
 
-    @functools.cached_property
-    def _source_lists(self) -> dict[int, list[str]]:
-        return {}
-
     def _sources(self, shard: int) -> list[str]:
-        if shard not in self._source_lists:
-            entries = self.snapshot.entries
-            details = read_details(self.storage, entries.shard[shard], entries.attempt[shard])
-            self._source_lists[shard] = details["sources"]
-        return self._source_lists[shard]
+        with self._lock:
+            sources = self._source_lists.get(shard)
+            if sources is not None:
+                self._source_lists.move_to_end(shard)
+                return sources
+        entries = self.snapshot.entries
+        details = read_details(self.storage, entries.shard[shard], entries.attempt[shard])
+        sources = details["sources"]
+        with self._lock:
+            self._source_lists[shard] = sources
+            while len(self._source_lists) > SOURCE_LISTS:
+                self._source_lists.popitem(last=False)
+        return sources
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.ledger import Ledger, Snapshot, follow
+from cachelib.ledger import Entries, Ledger, Snapshot, follow
 from cachelib.ragged import Ragged
 from cachelib.schema import Field, Schema
-from cachelib.shard import ShardWriter, publish
+from cachelib.shard import Manifest, ShardWriter, publish
 from cachelib.storage import Storage
 
 SCHEMA = Schema((Field("tokens", "uint16", ragged=True, chunk=8), Field("label", "int64", chunk=4)))
@@ -91,3 +91,26 @@ def _commit(
         manifests=manifests,
     )
     assert ledger.append(commit).digest == commit.digest
+
+
+def write_simulated(path: str | os.PathLike[str], shards: int, rows: int, commits: int = 1) -> None:
+    """A ledger of shards that are not there: 0, 1, 2, ... of ``rows`` rows of 64 tokens each."""
+    ledger = Ledger(Storage.at(path))
+    elements = {"tokens": 64 * rows}
+    parent: Snapshot | None = None
+    for numbers in np.array_split(np.arange(shards), commits):
+        commit = follow(
+            ledger,
+            parent,
+            operation="create" if parent is None else "append",
+            task={},
+            schema=SCHEMA,
+            identity={},
+            manifests=[
+                Manifest(f"{n}", "0", rows, elements, f"{rows}:{n:016x}", (), rows, {}, {}, {})
+                for n in numbers.tolist()
+            ],
+        )
+        ledger.append(commit)
+        before = Entries() if parent is None else parent.entries
+        parent = Snapshot.of(commit, Entries.concatenate([before, commit.entries]))
