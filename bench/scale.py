@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -27,47 +28,10 @@ import numpy as np
 
 import cachelib
 from cachelib.dataset import Dataset
-from cachelib.ledger import Entries, Ledger, Snapshot, follow
-from cachelib.schema import Field, Schema
-from cachelib.shard import Manifest
 from cachelib.storage import Storage
 
-SCHEMA = Schema((Field("tokens", "uint16", ragged=True),))
-TOKENS = 1000
-"""Tokens of a row."""
-
-
-def write_ledger(path: Path, shards: int, rows: int, commits: int) -> None:
-    """A ledger of shards of so many rows each, none of which is there."""
-    ledger = Ledger(Storage.at(path))
-    parent: Snapshot | None = None
-    for numbers in np.array_split(np.arange(shards), commits):
-        commit = follow(
-            ledger,
-            parent,
-            operation="create" if parent is None else "append",
-            task={},
-            schema=SCHEMA,
-            identity={},
-            manifests=[
-                Manifest(
-                    shard=f"{n:032x}",
-                    attempt=f"{n:016x}",
-                    rows=rows,
-                    elements={"tokens": TOKENS * rows},
-                    digest=f"{rows}:{n:016x}",
-                    covers=(),
-                    records=rows,
-                    rejects={},
-                    counts={},
-                    task={},
-                )
-                for n in numbers.tolist()
-            ],
-        )
-        ledger.append(commit)
-        before = Entries() if parent is None else parent.entries
-        parent = Snapshot.of(commit, Entries.concatenate([before, commit.entries]))
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from tests.reader.stored import write_simulated
 
 
 def fastest(act: Callable[[], object], repeat: int) -> float:
@@ -119,14 +83,14 @@ def main() -> None:
         print(f"{'shards':>12}{'commits':>9}{'open s':>9}{'reads':>7}")
         for shards, commits in ((1000, 127), (10_000, 127), (100_000, 127), (100_000, 128)):
             path = work / f"shards-{shards}-{commits}"
-            write_ledger(path, shards, 1000, commits)
+            write_simulated(path, shards, 1000, commits)
             seconds = fastest(partial(cachelib.open, path), options.repeat)
             reads = reads_of(partial(cachelib.open, path))
             print(f"{shards:12,}{commits:9}{seconds:9.3f}{reads:7}")
         print(f"\n{'rows':>16}{'resume s':>11}   (1,000 shards, 10 commits)")
         for rows in (10**6, 10**8, 10**10):
             path = work / f"rows-{rows}"
-            write_ledger(path, 1000, rows // 1000, 10)
+            write_simulated(path, 1000, rows // 1000, 10)
             state = json.loads(json.dumps(train(path).loader(64, start=10**6 // 64).state_dict()))
             seconds = fastest(partial(resumed, path, state), options.repeat)
             print(f"{rows:16,}{seconds:11.4f}")

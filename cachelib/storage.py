@@ -26,6 +26,13 @@ from cachelib.errors import CorruptData, ForebayError, StorageError
 DECODE_CACHE_BYTES = 256 << 20
 """Decoded chunks kept by all readers of this process together, in bytes."""
 
+REQUESTS = 128
+"""Requests that this process has under way at once with each of gs:// and s3://.
+
+A shuffled window is one or two of them. With TensorStore's own limit of 32, at 50 ms each, they are
+10 batches of 64 windows a second, whatever the bandwidth (bench/README.md).
+"""
+
 _used_in: set[int] = set()  # the processes in which TensorStore's threads were started
 
 
@@ -58,12 +65,13 @@ def _context(kind: str) -> ts.Context:
     """
     if kind == "shared":
         retries = {"max_retries": 12, "initial_delay": "250ms", "max_delay": "8s"}
-        shared = ("memory_key_value_store", "file_io_concurrency", "gcs_request_concurrency",
-                  "s3_request_concurrency", "data_copy_concurrency")  # fmt: skip
+        shared = ("memory_key_value_store", "file_io_concurrency", "data_copy_concurrency")
         return ts.Context(
             {
                 "gcs_request_retries": retries,
                 "s3_request_retries": retries,
+                "gcs_request_concurrency": {"limit": REQUESTS},
+                "s3_request_concurrency": {"limit": REQUESTS},
                 **{name: {} for name in shared},
             }
         )
