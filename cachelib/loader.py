@@ -37,6 +37,9 @@ Batch = Any
 BatchSize = SupportsIndex | Sequence[tuple[SupportsIndex, SupportsIndex]]
 """Rows of a batch, or (sample, rows) pairs: from that sample on, batches have so many rows."""
 
+Ranks = SupportsIndex | Sequence[SupportsIndex]
+"""A data-parallel rank, or several."""
+
 
 class Loader:
     """An iterator over global steps: each ``next`` gives this rank's part of one batch.
@@ -62,7 +65,8 @@ class Loader:
         batch_size: rows of a batch over all ranks, a multiple of ``dp_world * micro_batches``; or
             stages of sizes: [(0, 256), (100_000, 512)] has 512 rows from the batch on that begins
             at sample 100,000 or after it.
-        dp_rank: this rank, from 0 to ``dp_world - 1``.
+        dp_rank: this rank, from 0 to ``dp_world - 1``; or several ranks, whose parts (of each
+            micro-batch) are given one after another.
         dp_world: number of data-parallel ranks.
         micro_batches: pieces of a rank's part.
         start: a saved state, or a step (of this batch size) to begin with; None is the start.
@@ -86,7 +90,7 @@ class Loader:
         dataset: Ordered,
         batch_size: BatchSize,
         *,
-        dp_rank: SupportsIndex = 0,
+        dp_rank: Ranks = 0,
         dp_world: SupportsIndex = 1,
         micro_batches: SupportsIndex = 1,
         start: Mapping[str, Any] | SupportsIndex | None = None,
@@ -107,15 +111,13 @@ class Loader:
             uneven,
             dataset.borders,
         )
-        self.dp_rank = as_integer("dp_rank", dp_rank)
+        self.dp_ranks = _ranks(dp_rank, dp_world)
         self.prefetch = as_integer("prefetch", prefetch)
         self.prefetch_bytes = as_integer("prefetch_bytes", prefetch_bytes)
         self.tell = tuple(tell)
         unknown = [name for name in self.tell if name not in TRACED]
         if isinstance(tell, str) or unknown:
             raise ValueError(f"tell must be some of {TRACED}, got {tell!r}")
-        if not 0 <= self.dp_rank < dp_world:
-            raise ValueError(f"dp_rank must be from 0 to {dp_world - 1}, got {dp_rank}")
         if self.prefetch < 0:
             raise ValueError(f"prefetch must be 0 or more batches, got {prefetch}")
         if self.prefetch_bytes < 0:
@@ -140,7 +142,7 @@ class Loader:
     def __reduce__(self) -> tuple[Any, ...]:
         again = partial(
             Loader,
-            dp_rank=self.dp_rank,
+            dp_rank=self.dp_ranks,
             dp_world=self.batches.world,
             micro_batches=self.batches.micro,
             start=self.state_dict(),
@@ -353,7 +355,7 @@ class Loader:
         return span
 
     def _part(self, span: range) -> Part:
-        return self.batches.part(span, self.dp_rank)
+        return self.batches.part(span, self.dp_ranks)
 
     def _parts(self, samples: int) -> Iterator[Part]:
         """This rank's parts of the batches from a position on."""
@@ -452,6 +454,16 @@ def _schedule(batch_size: BatchSize) -> Schedule:
     stages: Any = batch_size if isinstance(batch_size, list | tuple) else [(0, batch_size)]
     sample, rows = "a stage of batch_size", "batch_size"
     return Schedule(tuple((as_integer(sample, at), as_integer(rows, n)) for at, n in stages))
+
+
+def _ranks(dp_rank: Ranks, world: int) -> tuple[int, ...]:
+    given = dp_rank if isinstance(dp_rank, Sequence) else [dp_rank]
+    ranks = tuple(as_integer("dp_rank", rank) for rank in given)
+    if not ranks or len(set(ranks)) < len(ranks):
+        raise ValueError(f"dp_rank must be a rank, or several different ones, got {dp_rank}")
+    if not all(0 <= rank < world for rank in ranks):
+        raise ValueError(f"dp_rank must be from 0 to {world - 1}, got {dp_rank}")
+    return ranks
 
 
 def _cut(columns: Columns, count: int) -> list[Columns]:

@@ -19,14 +19,13 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import cachelib
+from cachelib.agreement import State, check_processes, check_same, open_as_first
 from cachelib.cache import Cache
 from cachelib.dataset import Dataset
-from cachelib.errors import ForebayError, StateMismatch
+from cachelib.errors import ForebayError
 from cachelib.loader import Loader
 from cachelib.order.fingerprint import fingerprint
 from cachelib.ragged import Ragged
-
-State = Mapping[str, Any]
 
 WIDENED = ("uint16", "uint32", "int32")
 """Dtypes that become int64, since embeddings and losses take ids and labels of no other."""
@@ -78,20 +77,7 @@ def open(path: str | os.PathLike[str], version: int | None = None) -> Cache:
     """
     if _world() == 1:
         return cachelib.open(path, version)
-    told: list[Any] = [None, None]
-    cache = None
-    try:
-        if dist.get_rank() == 0:
-            cache = cachelib.open(path, version)
-            told = [cache.version, None]
-    except Exception as error:
-        told = [None, str(error)]
-        raise
-    finally:
-        dist.broadcast_object_list(told, src=0)
-    if told[1] is not None:
-        raise ForebayError(f"rank 0 could not open the cache: {told[1]}")
-    return cache or cachelib.open(path, told[0])
+    return open_as_first(path, version, dist.get_rank() == 0, _broadcast)
 
 
 @dataclass(frozen=True)
@@ -252,7 +238,7 @@ class Batches:
         )
         delivered = iter(loader)
         starts = [next(delivered) for _ in range(max(1, loader.num_workers))]
-        _check_same([state for state, _ in starts], "worker")
+        check_same([state for state, _ in starts], "worker")
         return starts, delivered
 
     def _check_next(self, state: State) -> None:
@@ -265,7 +251,7 @@ class Batches:
 
 
 class _Share(IterableDataset):
-    """What one worker reads: first (state, rank) at the start, then its (state after it, batch)."""
+    """What one worker reads: first (state, ranks), then its batches as (state after, batch)."""
 
     def __init__(self, source: Loader | Callable[[], Loader], state: State | None) -> None:
         self.source = source
@@ -279,7 +265,7 @@ class _Share(IterableDataset):
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         if workers > 1:
             loader.prefetch = 0  # it would read the batches of the other workers
-        yield loader.state_dict(), loader.dp_rank
+        yield loader.state_dict(), loader.dp_ranks
         _skip(loader, worker)
         for batch in loader:
             ready = [tensors(p) for p in batch] if isinstance(batch, list) else tensors(batch)
@@ -301,46 +287,18 @@ def _same(item: Any) -> Any:
     return item
 
 
-def _check_same(states: Sequence[State], reader: str) -> None:
-    """StateMismatch unless all states are of one order and position; readers are numbered."""
-    first, *others = ({**state, **state["order"], "order": None} for state in states)
-    for number, other in enumerate(others, 1):
-        found = [
-            f"{name} is {first.get(name)!r} in {reader} 0 and {other.get(name)!r} in {reader} "
-            f"{number}"
-            for name in first | other
-            if first.get(name) != other.get(name)
-        ]
-        if found:
-            raise StateMismatch(
-                f"not every {reader} reads the same: {'; '.join(found)}; open one version of the "
-                "cache, with one seed and batch size, from one state everywhere"
-            )
-
-
-def _check_processes(mine: tuple[State, int] | Exception) -> None:
-    """Compare how the processes begin: state and rank of each, or why it cannot begin.
-
-    Raises:
-        StateMismatch: orders or positions differ, or the ranks are not all there.
-        ForebayError: another process cannot begin.
-    """
-    said: Any = str(mine) if isinstance(mine, Exception) else mine
+def _check_processes(mine: tuple[State, Sequence[int]] | Exception) -> None:
+    """Compare how the processes begin, unless this one cannot; a collective."""
     everyone: list[Any] = [None] * _world()
-    dist.all_gather_object(everyone, said)
-    if isinstance(mine, Exception):
-        return
-    for process, other in enumerate(everyone):
-        if isinstance(other, str):
-            raise ForebayError(f"process {process} could not begin to read: {other}")
-    _check_same([state for state, _ in everyone], "process")
-    ranks, world = {rank for _, rank in everyone}, mine[0]["world"]
-    if len(ranks) < world:
-        missing = sorted(set(range(world)) - ranks)
-        raise StateMismatch(
-            f"no process reads the part of dp_rank {', '.join(map(str, missing))} of {world}: "
-            f"the processes have dp_rank {[rank for _, rank in everyone]}"
-        )
+    dist.all_gather_object(everyone, str(mine) if isinstance(mine, Exception) else mine)
+    if not isinstance(mine, Exception):
+        check_processes(everyone)
+
+
+def _broadcast(said: Any) -> Any:
+    told = [said]
+    dist.broadcast_object_list(told, src=0)
+    return told[0]
 
 
 def _world() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -16,28 +17,34 @@ Uneven = Literal["error", "pad"]
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of a batch that belong to one rank.
+    """Rows of a batch that belong to one rank, or to several.
 
     Attributes:
-        start: the first sample.
-        rows: how many rows there are.
+        runs: the rows, as runs of samples one after another.
         stop: where the samples of the whole batch end; rows from there on are padding.
     """
 
-    start: int
-    rows: int
+    runs: tuple[range, ...]
     stop: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return sum(map(len, self.runs))
 
     @property
     def indices(self) -> np.ndarray:
         """Samples of the rows, int64 (rows,); padding repeats the last sample of the batch."""
-        indices = np.arange(self.start, self.start + self.rows, dtype=np.int64)
-        return np.minimum(indices, self.stop - 1)
+        return np.minimum(self._places, self.stop - 1)
 
     @property
     def weight(self) -> np.ndarray:
         """1 for samples and 0 for padding, float32 (rows,)."""
-        return (np.arange(self.start, self.start + self.rows) < self.stop).astype(np.float32)
+        return (self._places < self.stop).astype(np.float32)
+
+    @property
+    def _places(self) -> np.ndarray:
+        return np.concatenate([np.arange(r.start, r.stop, dtype=np.int64) for r in self.runs])
 
 
 @dataclass(frozen=True)
@@ -133,11 +140,16 @@ class Batches:
                     f"change: batches from {position} on must end there"
                 )
 
-    def part(self, span: range, rank: int) -> Part:
-        """The rows of a batch that belong to a rank."""
+    def part(self, span: range, ranks: Sequence[int]) -> Part:
+        """The rows of a batch that belong to ranks: by micro-batch, and in each rank by rank."""
         rows = self.schedule.size_at(span.start) if self.last == "pad" else len(span)
-        each = -(-rows // self._divisor) * self.micro
-        return Part(span.start + rank * each, each, span.stop)
+        piece = -(-rows // self._divisor)
+        starts = [
+            span.start + (rank * self.micro + micro) * piece
+            for micro in range(self.micro)
+            for rank in ranks
+        ]
+        return Part(tuple(range(start, start + piece) for start in starts), span.stop)
 
     @property
     def _divisor(self) -> int:

@@ -1,5 +1,6 @@
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,10 +40,29 @@ def test_parts_are_equal_contiguous_and_complete(each, world, position):
     batches = Batches(None, fixed(each * world), world)
     span = range(position, position + each * world)
     assert batches.span(position) == span
-    parts = [batches.part(span, rank) for rank in range(world)]
+    parts = [batches.part(span, [rank]) for rank in range(world)]
     assert [i for part in parts for i in part.indices.tolist()] == list(span)
     assert {part.rows for part in parts} == {each}
     assert all(part.weight.tolist() == [1] * each for part in parts)
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 2**62),
+    st.randoms(use_true_random=False),
+)
+def test_the_part_of_several_ranks_is_theirs_in_each_micro_batch(
+    each, world, micro, position, random
+):
+    batches = Batches(None, fixed(each * world * micro), world, micro)
+    span = range(position, position + each * world * micro)
+    ranks = random.sample(range(world), random.randint(1, world))
+    own = [batches.part(span, [rank]).indices.reshape(micro, each) for rank in ranks]
+    found = batches.part(span, ranks)
+    assert found.rows == len(ranks) * micro * each
+    assert found.indices.reshape(micro, len(ranks), each).tolist() == np.stack(own, 1).tolist()
 
 
 def test_an_endless_sequence_has_no_last_batch():
@@ -116,7 +136,7 @@ def test_padded_parts_hold_each_sample_once(size, schedule, world, micro, last, 
     assert len(found) == batches.remaining(position)
     seen = []
     for span in found:
-        parts = [batches.part(span, rank) for rank in range(world)]
+        parts = [batches.part(span, [rank]) for rank in range(world)]
         assert len({part.rows for part in parts}) == 1
         rows = world * parts[0].rows
         assert parts[0].rows % micro == 0

@@ -83,6 +83,19 @@ def test_ranks_together_hold_each_batch(rows, each, world, prefetch):
         assert together == order_of(ds, 5 * each * world)[step * each * world :][: each * world]
 
 
+@pytest.mark.parametrize("prefetch", PREFETCH)
+def test_a_process_may_have_the_parts_of_several_ranks(prefetch):
+    options = {"dp_world": 4, "micro_batches": 2, "prefetch": prefetch}
+    several = simulated(100).loader(16, dp_rank=[3, 1], **options)
+    each = [simulated(100).loader(16, dp_rank=rank, **options) for rank in (3, 1)]
+    for pieces in several:
+        others = [next(loader) for loader in each]
+        assert [piece["label"].tolist() for piece in pieces] == [
+            flat(other[micro]["label"].tolist() for other in others) for micro in range(2)
+        ]
+    assert pickle.loads(pickle.dumps(several)).dp_ranks == (3, 1)
+
+
 def test_batches_run_across_epochs():
     ds = simulated(10).repeat()
     loader = ds.loader(4)
@@ -270,6 +283,9 @@ def test_refuses_what_is_no_state(change, message):
         ({"batch_size": 4, "dp_world": 3}, "batch_size 4 does not divide among 3 ranks"),
         ({"batch_size": 4, "dp_rank": 2, "dp_world": 2}, "dp_rank must be from 0 to 1, got 2"),
         ({"batch_size": 4, "dp_rank": -1}, "dp_rank must be from 0 to 0, got -1"),
+        ({"batch_size": 4, "dp_rank": [0, 2], "dp_world": 2}, r"from 0 to 1, got \[0, 2\]"),
+        ({"batch_size": 4, "dp_rank": [1, 1], "dp_world": 2}, r"several different ones, got \[1"),
+        ({"batch_size": 4, "dp_rank": []}, r"must be a rank, or several different ones, got \[\]"),
         ({"batch_size": 4, "start": -1}, "got -1"),
         ({"batch_size": 4, "last": "all"}, "got 'all'"),
         ({"batch_size": 4, "prefetch": -1}, "got -1"),
