@@ -12,6 +12,7 @@ from typing import Any, SupportsIndex, get_args
 
 import numpy as np
 
+from cachelib.canonical import digest_of
 from cachelib.loader import BatchSize, Loader
 from cachelib.nodes.base import (
     Adjacent,
@@ -49,6 +50,16 @@ class Dataset:
     """
 
     node: Node
+
+    def __repr__(self) -> str:
+        """The links, rows and order: what grain takes a source for the same by."""
+        description: Any = self.describe()
+        links = []
+        order = digest_of(description)[:16]
+        while description is not None:
+            links.append(description["kind"])
+            description = description.get("of")
+        return f"Dataset({'.'.join(reversed(links))}, rows={self.size}, order={order!r})"
 
     @property
     def size(self) -> int | None:

@@ -236,6 +236,20 @@ def test_description_is_json_and_tells_what_orders_depend_on():
     assert base == described(cache, lambda d: d.windows(4).shuffle(1).repeat())
 
 
+def test_equal_orders_look_alike_wherever_the_cache_lies(rows):
+    moved = MemoryCache(LENGTHS)
+    moved.url = "elsewhere://"
+
+    def made(source, seed=1):
+        return repr(source.windows(3).shuffle(seed))
+
+    assert made(rows) == made(dataset.of(moved)) == made(pickle.loads(pickle.dumps(rows)))
+    assert made(rows).startswith("Dataset(cache.windows.shuffle, rows=6, order=")
+    other = dataset.of(MemoryCache(LENGTHS, content="b"))
+    assert len({made(rows), made(rows, 2), made(other), repr(rows.shuffle(1))}) == 4
+    assert "rows=None" in repr(rows.repeat())
+
+
 def test_pickles(rows):
     ds = rows.windows(2).shuffle(1).repeat(3)
     assert tokens(pickle.loads(pickle.dumps(ds))) == tokens(ds)
