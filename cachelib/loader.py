@@ -287,10 +287,12 @@ class Loader:
         told = None if description is None else (description["order"], here)
         found = differences(order, fingerprint(here), told)
         if found and not override:
+            if description is None and any("'#" in line for line in found):
+                found.append("load_state_dict(state, description=...) names values for digests")
             raise StateMismatch(self._advice(found, state.get("version")))
         self._move(state["samples"], state["step"])
         if found:
-            effect = switched(description, self.dataset.node, state["samples"])
+            effect = switched(state, description, self.dataset.node)
             warnings.warn(
                 f"going on at sample {state['samples']:,} in another order ({'; '.join(found)}): "
                 f"{effect}",

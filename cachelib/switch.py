@@ -23,43 +23,48 @@ from cachelib.nodes.shuffle import Shuffle
 from cachelib.nodes.slices import Slice
 from cachelib.nodes.stored import Stored
 from cachelib.nodes.windows import Windows
+from cachelib.order.fingerprint import differences, fingerprint
 from cachelib.recipe import made
 
-COUNTED = 1 << 23
+COUNTED = 1 << 22
 """Rows of an order that are counted one by one, at most: that takes some seconds."""
 
 
-def switched(description: Mapping[str, Any] | None, new: Node, samples: int) -> str:
-    """What going on at a sample in a new order does, in words.
+def switched(state: Mapping[str, Any], description: Mapping[str, Any] | None, new: Node) -> str:
+    """What going on from a loader's state in a new order does, in words.
 
     Args:
-        description: of the loader that served the samples so far, None where there is none.
+        state: of the loader that served the samples so far.
+        description: of that loader, None where there is none.
         new: what goes on.
-        samples: rows served so far, over all ranks.
     """
-    old = None if description is None else _former(description, new)
+    samples: int = state["samples"]
+    old = None if description is None else _former(state, description, new)
     if old is None or (sources := _shared_sources(old, new)) is None:
         why = "there is no description of the old order"
         if description is not None:
-            why = "the old order cannot be made again over the same rows"
+            why = "the old order cannot be made again, from its description, over the same rows"
         return (
             f"what the {samples:,} samples served so far hold may come again, and what the first "
             f"{samples:,} of this order hold may be left out (not counted: {why})"
         )
-    count = 1 + max(int(numbers.max()) for numbers in sources)
-    before, now = (
-        _served(node, samples, numbers, count)
-        for node, numbers in zip((old, new), sources, strict=True)
-    )
-    if before is None or now is None:
-        most = _most(old, new, samples)
+    # What whole passes serve is the same in any order of the same rows.
+    rows = _shared_pass(old, new, samples)
+    begun = 0 if rows is None else samples - samples % rows
+    if samples - begun > COUNTED:
+        most = samples if rows is None else min(samples - begun, begun + rows - samples)
         return (
             f"against a run in this order alone, at most {most:,} rows are served once more and at "
             f"most {most:,} once less (not counted: there are more than {COUNTED:,})"
         )
-    _, places = np.unique(np.concatenate([before[0], now[0]]), return_inverse=True)
+    count = 1 + max(int(numbers.max()) for numbers in sources)
+    before, now = (
+        _served(node, begun, samples, numbers, count)
+        for node, numbers in zip((old, new), sources, strict=True)
+    )
+    _, places = np.unique(np.concatenate([before, now]), return_inverse=True)
     surplus = np.zeros(len(places), np.int64)
-    np.add.at(surplus, places, np.concatenate([before[1], -now[1]]))
+    np.add.at(surplus, places, np.repeat([1, -1], [len(before), len(now)]))
     again, missed = surplus[surplus > 0].sum(), -surplus[surplus < 0].sum()
     return (
         f"against a run in this order alone, {again:,} rows are served once more and {missed:,} "
@@ -67,8 +72,11 @@ def switched(description: Mapping[str, Any] | None, new: Node, samples: int) -> 
     )
 
 
-def _former(description: Mapping[str, Any], new: Node) -> Node | None:
-    """The node of a description over the caches of another one; None where that cannot be."""
+def _former(state: Mapping[str, Any], description: Mapping[str, Any], new: Node) -> Node | None:
+    """The node that a state is of, by a description, over the caches of another node.
+
+    None where it cannot be made, or where the state is not of the node that is described.
+    """
     caches = {leaf.rows.url: leaf.rows for leaf in leaves(new)}
 
     def opened(url: str, version: int) -> Rows:
@@ -79,7 +87,8 @@ def _former(description: Mapping[str, Any], new: Node) -> Node | None:
         old = made(description["dataset"], opened)
     except (LookupError, TypeError, ValueError, ForebayError):
         return None
-    return old if canonical(described(old, None)) == canonical(description["order"]) else None
+    there = fingerprint(described(old, state["samples"]))
+    return None if differences(state["order"], there) else old
 
 
 def _shared_sources(*nodes: Node) -> list[np.ndarray] | None:
@@ -125,47 +134,26 @@ def _source(node: Node) -> Any | None:
     return None
 
 
-def _served(
-    node: Node, samples: int, numbers: np.ndarray, sources: int
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Which rows of which sources come in the first samples and how often; None if too many.
+def _served(node: Node, start: int, stop: int, numbers: np.ndarray, sources: int) -> np.ndarray:
+    """The rows at positions [start, stop), int64: equal where they are the same row.
 
     Args:
         numbers: of the source of each component.
         sources: how many there are.
-
-    Returns:
-        int64 (n,) twice: rows, which may come more than once, and how often each is served.
     """
-    samples = samples if node.size is None else min(samples, node.size)
-    passes, size = 0, 0
-    if isinstance(node, Repeat) and not isinstance(_below_orders(node), Mix):
-        size = node.child.size or 0
-        passes = samples // size
-    rest = samples - passes * size
-    whole = size if passes else 0  # every pass has the rows of the first
-    if whole + rest > COUNTED:
-        return None
-    indices = np.concatenate([np.arange(whole), np.arange(samples - rest, samples)])
-    traced = node.trace(indices.astype(np.int64), 0)
-    rows = traced["row"] * sources + numbers[traced["component"]]
-    return rows, np.repeat([passes, 1], [whole, rest])
+    stop = stop if node.size is None else min(stop, node.size)
+    traced = node.trace(np.arange(start, stop, dtype=np.int64), 0)
+    rows: np.ndarray = traced["row"] * sources + numbers[traced["component"]]
+    return rows
 
 
-def _most(old: Node, new: Node, samples: int) -> int:
-    """How many rows can be served once more, or once less, if both orders have the same sources."""
-    orders = {_pass_over_all(node) for node in (old, new)}
-    rows, _ = orders.pop()
-    ended = any(node.size is not None and node.size < samples for node in (old, new))
-    if orders or rows is None or ended:
-        return samples
-    # After whole passes both have served the same rows, and in one no more than there are left.
-    return min(samples % rows, rows - samples % rows)
-
-
-def _pass_over_all(node: Node) -> tuple[int | None, int | None]:
-    """Rows of a pass over all rows of a source, and of the source; None where there is no such."""
-    if any(isinstance(each, Slice | Mix) for each in chain(node)):
-        return None, None
-    child = node.child if isinstance(node, Repeat) else node
-    return child.size, _below_orders(node).size
+def _shared_pass(old: Node, new: Node, samples: int) -> int | None:
+    """Rows of the passes that both orders make over all rows of one source; None if they do not."""
+    passes = set()
+    for node in (old, new):
+        ended = node.size is not None and node.size < samples
+        if ended or any(isinstance(each, Slice | Mix) for each in chain(node)):
+            return None
+        child = node.child if isinstance(node, Repeat) else node
+        passes.add((child.size, _below_orders(node).size))
+    return passes.pop()[0] if len(passes) == 1 else None
