@@ -10,7 +10,9 @@ import time
 import unicodedata
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,9 @@ IDS_DECODED = 4096
 
 DESCRIPTION = "description.json"
 """Name under which `explain` looks for the description of a loader."""
+
+EXPLAINED_AT_ONCE = 32
+"""Rows of a batch that `explain` looks up at once: each takes a few reads, one after another."""
 
 SOURCES_SHOWN = 40
 """Sources that `stats` lists one by one; more are summed by group."""
@@ -504,19 +509,20 @@ def _explain(options: argparse.Namespace) -> int:
     loader = _loader(dataset, state, description["batches"])
     samples = loader.span(options.step)
     rows = range(len(samples)) if options.row is None else [options.row]
-    for row in rows:
-        origins = loader.explain(options.step, row)
-        traced = {name: int(column[0]) for name, column in dataset.trace([samples[row]]).items()}
-        if options.json:
-            place = {"step": options.step, "row": row, "sample": samples[row]}
-            made_of = [asdict(origin) for origin in origins]
-            _print_json({**place, "epoch": traced["epoch"], "origins": made_of})
-            continue
-        print(f"row {row}  sample {samples[row]}, epoch {traced['epoch']}")
-        for origin in origins:
-            through = "".join(f"{name}, " for name in origin.through)
-            place_in_source = f"{origin.source}:{origin.position}"
-            print(f"  {printable(place_in_source)}  ({printable(through)}row {origin.row})")
+    epochs = dataset.trace(samples)["epoch"].tolist()
+    with ThreadPoolExecutor(EXPLAINED_AT_ONCE) as pool:
+        explained = pool.map(partial(loader.explain, options.step), rows)
+        for row, origins in zip(rows, explained, strict=True):
+            sample, epoch = samples[row], epochs[row]
+            if options.json:
+                place = {"step": options.step, "row": row, "sample": sample, "epoch": epoch}
+                _print_json({**place, "origins": [asdict(origin) for origin in origins]})
+                continue
+            print(f"row {row}  sample {sample}, epoch {epoch}")
+            for origin in origins:
+                through = "".join(f"{name}, " for name in origin.through)
+                place_in_source = f"{origin.source}:{origin.position}"
+                print(f"  {printable(place_in_source)}  ({printable(through)}row {origin.row})")
     return 0
 
 
