@@ -13,7 +13,7 @@ from cachelib.errors import (
     StateMismatch,
     StorageError,
 )
-from cachelib.mixtures import mix, then
+from cachelib.mixtures import concat, mix, then
 from cachelib.ragged import Ragged
 from cachelib.rebuild import rebuild
 
@@ -30,6 +30,7 @@ __all__ = [
     "SourceError",
     "StateMismatch",
     "StorageError",
+    "concat",
     "mix",
     "open",
     "rebuild",

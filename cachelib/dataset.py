@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex, get_args
+from typing import Any, SupportsIndex, cast, get_args
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from cachelib.nodes.base import (
     Rows,
     Stream,
     Version,
+    can,
     components,
     described,
 )
@@ -152,7 +153,7 @@ class Dataset:
             ValueError: on anything but the rows of a cache in stored order. Shuffle the windows
                 instead of windowing what is shuffled. Or documents or targets with tail "short".
         """
-        if not isinstance(self.node, Stream):
+        if not can(self.node, Stream):
             kind = type(self.node).__name__.lower()
             raise ValueError(
                 f"windows run over the rows of a cache in stored order, not over its {kind}: "
@@ -160,12 +161,13 @@ class Dataset:
             )
         length = as_integer("length", length)
         stride = length if stride is None else as_integer("stride", stride)
-        grid = WindowGrid(self.node.elements(field), length, stride, tail)
+        stream = cast(Stream, self.node)
+        grid = WindowGrid(stream.elements(field), length, stride, tail)
         if targets is not None and targets not in get_args(Targets):
             raise ValueError(f"targets must be one of {get_args(Targets)}, got {targets!r}")
         if tail == "short" and (documents or targets):
             raise ValueError("documents and targets need windows of one length: use tail='drop'")
-        return Dataset(Windows(self.node, field, grid, documents, targets))
+        return Dataset(Windows(stream, field, grid, documents, targets))
 
     def pack(
         self,
@@ -207,7 +209,7 @@ class Dataset:
             ValueError: on anything but the rows of a cache in stored order, or for values that do
                 not fit; with "error", for a document that is too long.
         """
-        if not isinstance(self.node, Stored):
+        if not can(self.node, Stream):
             kind = type(self.node).__name__.lower()
             raise ValueError(
                 f"packs are made of the rows of a cache in stored order, not of its {kind}: "
@@ -219,7 +221,9 @@ class Dataset:
         rule = Rule(limits, overlong, segments)
         pads = pad_id if isinstance(pad_id, Mapping) else {rule.fields[0]: pad_id}
         exact = {name: as_integer("pad_id", value) for name, value in pads.items()}
-        return Dataset(pack(self.node, rule, as_integer("seed", seed), exact, progress))
+        return Dataset(
+            pack(cast(Stream, self.node), rule, as_integer("seed", seed), exact, progress)
+        )
 
     def shuffle(
         self,
@@ -270,7 +274,7 @@ class Dataset:
         Raises:
             ValueError: the dataset is endless, or its rows do not lie side by side in storage.
         """
-        if self.size is None or not isinstance(self.node, Adjacent):
+        if self.size is None or not can(self.node, Adjacent):
             kind = type(self.node).__name__.lower()
             raise ValueError(
                 f"blocks are read where rows lie side by side in storage, which those of its "
@@ -281,7 +285,7 @@ class Dataset:
             self.size,
             as_integer("block", block),
             as_integer("window", window),
-            self.node.row_bytes,
+            cast(Adjacent, self.node).row_bytes,
         )
 
     def slice(self, start: SupportsIndex, stop: SupportsIndex) -> Dataset:

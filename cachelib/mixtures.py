@@ -2,6 +2,7 @@
 
 web, code = (cachelib.open(name).windows(2048).shuffle(seed=0) for name in ("web", "code"))
 mixed = cachelib.mix({"web": web, "code": code.repeat()}, {"web": 0.7, "code": 0.3}, seed=0)
+both = cachelib.concat({"old": cachelib.open("old"), "new": cachelib.open("new")})
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, SupportsIndex
 from cachelib.cache import Cache
 from cachelib.dataset import Dataset
 from cachelib.nodes.base import Node, layout
+from cachelib.nodes.concat import Concat
 from cachelib.nodes.leaves import leaves, mean_length
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.then import Then
@@ -93,6 +95,34 @@ def mix(
     return Dataset(Mix(tuple(nodes), tuple(nodes.values()), mixture))
 
 
+def concat(parts: Mapping[str, Dataset | Cache]) -> Dataset:
+    """The rows of several datasets, those of one after those of another, in the order given.
+
+    Rows of caches in stored order stay such: ``windows`` and ``pack`` run over all of them. What is
+    to be read by stages is better put together by `then`, which lets the last stage grow.
+
+    Args:
+        parts: finite datasets by name, with the same columns and tokenizer.
+
+    Raises:
+        ValueError: no parts, or one that is empty, endless, or does not go with the others.
+        TypeError: a value of another type.
+    """
+    nodes = {name: _node(f"part {name!r}", part) for name, part in _named(parts).items()}
+    for name, node in nodes.items():
+        if node.size is None:
+            raise ValueError(f"part {name!r} never ends, so it cannot be put beside others")
+        if isinstance(node, Then) and node.borders:
+            raise ValueError(
+                f"part {name!r} changes its columns at sample {node.borders[0]}: put such stages "
+                "one after the other by then()"
+            )
+    _check_alike([(f"part {name!r}", node) for name, node in nodes.items()])
+    if sum(node.size or 0 for node in nodes.values()) > LARGEST:
+        raise ValueError(f"all parts together have more than {LARGEST} rows")
+    return Dataset(Concat(tuple(nodes), tuple(nodes.values())))
+
+
 def then(stages: Iterable[tuple[SupportsIndex | None, Dataset | Cache]]) -> Dataset:
     """One dataset after another: a curriculum of sequence lengths, or of data.
 
@@ -133,12 +163,12 @@ def then(stages: Iterable[tuple[SupportsIndex | None, Dataset | Cache]]) -> Data
 
 def _named(components: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(components, Mapping):
-        raise TypeError(f"components must be datasets by name, got {components!r}")
+        raise TypeError(f"expected datasets by name, got {components!r}")
     if not components:
-        raise ValueError("a mixture needs at least one component")
+        raise ValueError("expected datasets by name, at least one, got none")
     for name in components:
         if not isinstance(name, str):
-            raise TypeError(f"names of components must be strings, got {name!r}")
+            raise TypeError(f"names of datasets must be strings, got {name!r}")
     return components
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Protocol, SupportsIndex, runtime_checkable
+from typing import Any, NamedTuple, Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
 
@@ -123,13 +123,57 @@ class Ordered(Protocol):
     def epoch_of(self, position: int) -> int: ...
 
 
-@runtime_checkable
-class Stream(Protocol):
-    """A node whose ragged fields can be read across rows."""
+class Slices(NamedTuple):
+    """Where slices of a stream lie in storage: in one piece each, or in several.
 
-    def elements(self, field: str) -> int: ...
-    def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray: ...
-    def rows_at(self, field: str, positions: np.ndarray) -> np.ndarray: ...
+    Attributes:
+        starts, lengths: of the pieces, int64 (pieces,), those of a slice side by side; `read_spans`
+            reads them.
+        counts: pieces of each slice, int64 (slices,).
+    """
+
+    starts: np.ndarray
+    lengths: np.ndarray
+    counts: np.ndarray
+
+
+@runtime_checkable
+class Stream(Node, Protocol):
+    """A node of whole rows in stored order, whose ragged fields can be read across rows.
+
+    The stream of a field is the values of its rows back to back. Where they lie in storage is told
+    by places, which may have gaps: those of rows that are not among the node's.
+    """
+
+    def alike(self, field: str) -> tuple[str, ...]:
+        """The fields whose rows are as long as those of a ragged field by declaration, and it."""
+
+    def elements(self, field: str) -> int:
+        """Values of a ragged field in all rows."""
+
+    def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray:
+        """Slices of the stream of a field, shape (n, length, *shape)."""
+
+    def rows_at(self, field: str, positions: np.ndarray) -> np.ndarray:
+        """The row that owns each value of the stream, int64 of the shape of positions."""
+
+    def value_bytes(self, field: str) -> float:
+        """Bytes of a decoded value of a ragged field."""
+
+    def slices(self, field: str, starts: np.ndarray, lengths: np.ndarray) -> Slices:
+        """Where slices of the stream lie; int64 (n,) each."""
+
+    def places(self, field: str) -> int:
+        """The number of places, at least as many as elements."""
+
+    def spans(self, field: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The place where the values of each row begin, and how many there are; int64 (n,)."""
+
+    def read_spans(self, field: str, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The values at places, back to back, shape (sum of lengths, *shape)."""
+
+    def pick(self, fields: Sequence[str], rows: np.ndarray) -> Columns:
+        """Rows as ``take`` gives them, but of any fields that are stored."""
 
 
 @runtime_checkable
@@ -139,6 +183,21 @@ class Adjacent(Protocol):
     @property
     def row_bytes(self) -> float:
         """Mean bytes of a decoded row."""
+
+
+@runtime_checkable
+class Relay(Protocol):
+    """A node that passes on rows of others as they are."""
+
+    @property
+    def relayed(self) -> tuple[Node, ...]: ...
+
+
+def can(node: Any, kind: type) -> bool:
+    """Whether a node is a `Stream`, or is `Adjacent`: if it passes on rows, theirs must be, too."""
+    return isinstance(node, kind) and (
+        not isinstance(node, Relay) or all(can(below, kind) for below in node.relayed)
+    )
 
 
 def described(node: Node, position: int | None) -> dict[str, Any]:
@@ -180,6 +239,18 @@ def woven(parts: Sequence[Columns], places: Sequence[np.ndarray]) -> Columns:
         else:
             columns[name] = np.concatenate(column)[back]
     return columns
+
+
+def grouped(
+    groups: np.ndarray, values: np.ndarray, of: Callable[[int, np.ndarray], Columns]
+) -> Columns:
+    """What ``of`` gives for each group and the values in it, in the order of values; (n,) each."""
+    parts, places = [], []
+    for group in np.unique(groups).tolist():
+        place = np.flatnonzero(groups == group)
+        parts.append(of(group, values[place]))
+        places.append(place)
+    return woven(parts, places) if parts else of(0, values)
 
 
 def chain(node: Any) -> Iterator[Any]:

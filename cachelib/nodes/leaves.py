@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
-from cachelib.nodes.base import Node, chain
+from cachelib.nodes.base import Node, Stream, can, chain
 from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.repeat import Repeat
 from cachelib.nodes.shuffle import Shuffle
@@ -31,7 +31,8 @@ def mean_length(node: Node, field: str) -> Fraction:
         grid = node.grid
         short = grid.elements - grid.full * grid.stride if grid.count > grid.full else 0
         return Fraction(grid.full * grid.length + short, grid.count)
-    if isinstance(node, Stored):
-        return Fraction(node.elements(field), node.size)
+    if can(node, Stream):
+        stream = cast(Stream, node)
+        return Fraction(stream.elements(field), stream.size or 1)
     kind = type(node).__name__.lower()
     raise ValueError(f"the mean length of rows of a {kind} is not known: give weights by samples")

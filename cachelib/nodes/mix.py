@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Node, Origin, Version, described, woven
+from cachelib.nodes.base import Columns, Node, Origin, Version, described, grouped
 from cachelib.order import seeds
 from cachelib.order.mixture import Mixture, Stage
 
@@ -102,12 +102,7 @@ class Mix:
     ) -> Columns:
         """What ``of`` gives for each component and its rows, in the order of indices."""
         components, rows = self.mixture.locate(indices)
-        parts, places = [], []
-        for component in np.unique(components).tolist():
-            place = np.flatnonzero(components == component)
-            parts.append(of(component, rows[place] + self._first(component)))
-            places.append(place)
-        return woven(parts, places) if parts else of(0, indices)
+        return grouped(components, rows, lambda c, at: of(c, at + self._first(c)))
 
     def _first(self, component: int) -> int:
         """The row of an endless component at which this pass begins."""

@@ -6,12 +6,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Origin, chain, traced
-from cachelib.nodes.stored import Stored
+from cachelib.nodes.base import Columns, Origin, Stream, Version, chain, traced
 from cachelib.order.packing import Order, Plan, Progress, Rule, plan
 from cachelib.ragged import offsets_of, ranges
 
@@ -22,16 +21,6 @@ READ_ROWS = 1 << 18
 """Rows whose lengths are read at once while a plan is made."""
 
 T = TypeVar("T")
-
-
-@runtime_checkable
-class Documents(Protocol):
-    """Rows that can be packed: where their values lie is known, and they can be read there."""
-
-    def __len__(self) -> int: ...
-    def alike(self, field: str) -> tuple[str, ...]: ...
-    def spans(self, field: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
-    def read_spans(self, field: str, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray: ...
 
 
 class Held(Generic[T]):
@@ -93,7 +82,7 @@ class Pack:
         epoch: number of the pass.
     """
 
-    child: Stored
+    child: Stream
     plan: Plan
     pads: tuple[tuple[str, int], ...]
     epoch: int = 0
@@ -105,7 +94,7 @@ class Pack:
         return self.plan.size
 
     @property
-    def version(self) -> int:
+    def version(self) -> Version:
         return self.child.version
 
     def take(self, indices: np.ndarray) -> Columns:
@@ -117,8 +106,8 @@ class Pack:
             starts, sizes = pieces.starts[:, at], pieces.sizes[:, at]
             used = np.diff(offsets_of(sizes)[pieces.packs])
             inside = np.arange(length) < used[:, None]
-            for column in columns_of(self.child, name):
-                values = documents_of(self.child).read_spans(column, starts, sizes)
+            for column in self.child.alike(name):
+                values = self.child.read_spans(column, starts, sizes)
                 columns[column] = _padded(values, inside, dict(self.pads).get(column, 0))
             ids, positions = told(self.plan.rule, name)
             columns[ids] = _padded(np.repeat(segments, sizes).astype(np.int32), inside, 0)
@@ -170,8 +159,7 @@ class Pack:
 
     def _packed(self, number: int) -> Pool:
         rows = self.plan.documents(number)
-        documents = documents_of(self.child)
-        spans = [documents.spans(name, rows) for name in self.plan.rule.fields]
+        spans = [self.child.spans(name, rows) for name in self.plan.rule.fields]
         pieces = self.plan.rule.pieces(np.stack([sizes for _, sizes in spans], axis=1))
         bases = np.stack([starts for starts, _ in spans], axis=1)[pieces.documents]
         packs, count = self.plan.rule.pack(pieces.sizes)
@@ -186,12 +174,12 @@ class Pack:
 
 
 def pack(
-    child: Stored, rule: Rule, seed: int, pads: Mapping[str, int], progress: Progress | None = None
+    child: Stream, rule: Rule, seed: int, pads: Mapping[str, int], progress: Progress | None = None
 ) -> Pack:
-    """Packs of the documents of a cache, planned by their lengths, which are all read here.
+    """Packs of documents, planned by their lengths, which are all read here.
 
     Args:
-        child: the documents.
+        child: the documents, a finite number.
         rule: what a pack holds.
         seed: of the membership of pools, and of the order.
         pads: what fills the rest of a pack, by column.
@@ -202,13 +190,13 @@ def pack(
         ValueError: a field or pad that cannot be, or a document that ``rule`` refuses.
     """
     _check(child, rule, pads)
-    documents = documents_of(child)
-    count = len(documents)
+    count = child.size
+    assert count is not None
     sizes = np.empty((count, len(rule.fields)), np.uint32)
     accounts = rule.account(np.empty((0, len(rule.fields)), np.int64))
     for start in range(0, count, READ_ROWS):
         rows = np.arange(start, min(start + READ_ROWS, count))
-        block = np.stack([documents.spans(name, rows)[1] for name in rule.fields], axis=1)
+        block = np.stack([child.spans(name, rows)[1] for name in rule.fields], axis=1)
         accounts += rule.account(block, start)
         sizes[rows] = block
         if progress is not None:
@@ -219,19 +207,6 @@ def pack(
             progress(count + done, 2 * count)
 
     return Pack(child, plan(sizes, accounts, rule, seed, packed), tuple(pads.items()))
-
-
-def documents_of(child: Stored) -> Documents:
-    """The rows of a cache as documents to be packed; TypeError if they cannot be."""
-    if not isinstance(child.rows, Documents):
-        raise TypeError(f"rows of a {type(child.rows).__name__} do not tell where documents lie")
-    return child.rows
-
-
-def columns_of(child: Stored, name: str) -> tuple[str, ...]:
-    """The columns that are packed beside a field, as they are as long by declaration, and it."""
-    alike = documents_of(child).alike(name)
-    return tuple(column for column in alike if child.fields is None or column in child.fields)
 
 
 def told(rule: Rule, name: str) -> tuple[str, str]:
@@ -267,14 +242,11 @@ def _concatenated(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _check(child: Stored, rule: Rule, pads: Mapping[str, int]) -> None:
+def _check(child: Stream, rule: Rule, pads: Mapping[str, int]) -> None:
     filled: list[str] = []
     added: list[str] = []
     for name in rule.fields:
-        columns = columns_of(child, name)
-        if name not in columns:
-            raise ValueError(f"field {name!r} is not among the fields {child.fields} of the rows")
-        filled += columns
+        filled += child.alike(name)
         added += told(rule, name)
     names = filled + added
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -287,6 +259,6 @@ def _check(child: Stored, rule: Rule, pads: Mapping[str, int]) -> None:
     for name, value in pads.items():
         if name not in filled:
             raise ValueError(f"there is no column {name!r} to pad: there are {filled}")
-        dtype = documents_of(child).read_spans(name, none, none).dtype
+        dtype = child.read_spans(name, none, none).dtype
         if dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
             raise ValueError(f"pad_id {value} does not fit column {name!r} of {dtype}")

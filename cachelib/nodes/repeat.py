@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Node, Origin, Version, woven
+from cachelib.nodes.base import Columns, Node, Origin, Version, grouped
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,7 @@ class Repeat:
     def _by_epoch(self, indices: np.ndarray, of: Callable[[int, np.ndarray], Columns]) -> Columns:
         """What ``of`` gives for each pass and the positions in it, in the order of indices."""
         epochs, positions = np.divmod(indices, np.int64(self._rows))
-        parts, places = [], []
-        for epoch in np.unique(epochs):
-            place = np.flatnonzero(epochs == epoch)
-            parts.append(of(self.first + int(epoch), positions[place]))
-            places.append(place)
-        return woven(parts, places) if parts else of(self.first, positions)
+        return grouped(epochs, positions, lambda epoch, at: of(self.first + epoch, at))
 
     @property
     def _rows(self) -> int:

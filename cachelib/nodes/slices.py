@@ -27,8 +27,11 @@ class Slice:
         return self.child.version
 
     @property
+    def relayed(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @property
     def row_bytes(self) -> float:
-        # Where rows of the child are not adjacent it has no such attribute, so neither has this.
         child: Any = self.child
         return float(child.row_bytes)
 

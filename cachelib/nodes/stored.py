@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Origin, Rows, traced
+from cachelib.nodes.base import Columns, Origin, Rows, Slices, traced
+
+
+@runtime_checkable
+class Documents(Protocol):
+    """Rows of which it is known where their values lie, so that they can be read there."""
+
+    def alike(self, field: str) -> tuple[str, ...]: ...
+    def spans(self, field: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
+    def read_spans(self, field: str, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -33,8 +42,11 @@ class Stored:
     def row_bytes(self) -> float:
         return self.rows.nbytes(self.fields) / max(len(self.rows), 1)
 
-    def nbytes(self, fields: Sequence[str] | None = None) -> int:
-        return self.rows.nbytes(fields)
+    def alike(self, field: str) -> tuple[str, ...]:
+        found = self._documents.alike(field)
+        if self.fields is not None and field not in self.fields:
+            raise ValueError(f"field {field!r} is not among the fields {self.fields} of the rows")
+        return tuple(name for name in found if self.fields is None or name in self.fields)
 
     def elements(self, field: str) -> int:
         return self.rows.elements(field)
@@ -44,6 +56,24 @@ class Stored:
 
     def rows_at(self, field: str, positions: np.ndarray) -> np.ndarray:
         return self.rows.rows_at(field, positions)
+
+    def value_bytes(self, field: str) -> float:
+        return self.rows.nbytes([field]) / max(self.rows.elements(field), 1)
+
+    def slices(self, field: str, starts: np.ndarray, lengths: np.ndarray) -> Slices:
+        return Slices(starts, lengths, np.ones_like(starts))
+
+    def places(self, field: str) -> int:
+        return self.rows.elements(field)
+
+    def spans(self, field: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._documents.spans(field, rows)
+
+    def read_spans(self, field: str, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        return self._documents.read_spans(field, starts, lengths)
+
+    def pick(self, fields: Sequence[str], rows: np.ndarray) -> Columns:
+        return self.rows.take(rows, fields)
 
     def origins(self, index: int) -> list[Origin]:
         (found,) = self.rows.provenance(np.array([index], np.int64))
@@ -58,3 +88,10 @@ class Stored:
     def describe(self) -> dict[str, Any]:
         identity = self.rows.identity()
         return {"kind": "cache", **{k: v for k, v in identity.items() if k != "version"}}
+
+    @property
+    def _documents(self) -> Documents:
+        if not isinstance(self.rows, Documents):
+            kind = type(self.rows).__name__
+            raise TypeError(f"rows of a {kind} do not tell where documents lie")
+        return self.rows

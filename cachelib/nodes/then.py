@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Node, Origin, Version, components, described, layout, woven
+from cachelib.nodes.base import (
+    Columns,
+    Node,
+    Origin,
+    Version,
+    components,
+    described,
+    grouped,
+    layout,
+)
 
 
 @dataclass(frozen=True)
@@ -96,13 +105,11 @@ class Then:
 
     def _by_stage(self, indices: np.ndarray, of: Callable[[int, np.ndarray], Columns]) -> Columns:
         """What ``of`` gives for each stage and its rows, in the order of indices."""
-        stages = self._stages(indices)
-        parts, places = [], []
-        for stage in np.unique(stages).tolist():
-            place = np.flatnonzero(stages == stage)
-            parts.append(of(stage, indices[place] - self._starts[stage] + self._first(stage)))
-            places.append(place)
-        return woven(parts, places) if parts else of(0, indices)
+        return grouped(
+            self._stages(indices),
+            indices,
+            lambda stage, at: of(stage, at - self._starts[stage] + self._first(stage)),
+        )
 
     def _first(self, stage: int) -> int:
         """The row of an endless stage at which this pass begins."""

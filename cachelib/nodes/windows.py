@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cachelib import segments
-from cachelib.nodes.base import Columns, Origin, traced
+from cachelib.nodes.base import Columns, Origin, Stream, Version, traced
 from cachelib.order.windows import WindowGrid
 from cachelib.ragged import Ragged
 
@@ -22,7 +22,7 @@ class Windows:
         targets: how the column ``labels`` is made, None for none.
     """
 
-    stream: Any
+    stream: Stream
     field: str
     grid: WindowGrid
     documents: bool = False
@@ -33,14 +33,13 @@ class Windows:
         return self.grid.count
 
     @property
-    def version(self) -> int:
+    def version(self) -> Version:
         return self.stream.version
 
     @property
     def row_bytes(self) -> float:
-        value = self.stream.nbytes([self.field]) / max(self.grid.elements, 1)
         told = 2 * self.documents + (self.targets is not None)  # columns of int32
-        return self.grid.length * (value + 4 * told)
+        return self.grid.length * (self.stream.value_bytes(self.field) + 4 * told)
 
     def take(self, indices: np.ndarray) -> Columns:
         starts = self.grid.starts(indices)

@@ -57,10 +57,11 @@ class DocumentCache:
         return len(self.fields[field].values)
 
     def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray:
-        raise NotImplementedError
+        values = self.read_spans(field, starts, np.full(len(starts), length))
+        return values.reshape(len(starts), length)
 
     def rows_at(self, field: str, positions: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
+        return np.searchsorted(self.fields[field].offsets, positions, side="right") - 1
 
     def provenance(self, indices: np.ndarray) -> list[Provenance]:
         return [Provenance("file", int(i)) for i in indices]

@@ -252,7 +252,7 @@ def test_refuses_components_that_do_not_go_together():
         ({"a": a, "b": b}, r"'a' and component 'b' .*'tokens' is uint32\[4\] .* uint32\[8\] in"),
         ({"a": a, "b": cache}, "'label' is missing in the first, int64 in the second"),
         ({"a": dataset.of(MemoryCache([])), "b": cache}, "component 'a' is empty"),
-        ({}, "at least one component"),
+        ({}, "datasets by name, at least one"),
         (
             {"a": cachelib.then([(4, a), (4, b)]), "b": a},
             "component 'a' changes its columns at sample 4",
@@ -261,7 +261,7 @@ def test_refuses_components_that_do_not_go_together():
         with pytest.raises(ValueError, match=message):
             cachelib.mix(parts, dict.fromkeys(parts, 1), seed=0)
     wrong: list[tuple[Any, str]] = [
-        ({"a": a, 1: b}, "names of components must be strings, got 1"),
+        ({"a": a, 1: b}, "names of datasets must be strings, got 1"),
         ({"a": a, "b": [1, 2]}, r"component 'b' must be a dataset or a cache, got \[1, 2\]"),
         ([a, b], "datasets by name"),
     ]
