@@ -11,6 +11,7 @@ from typing import Any
 
 from cachelib.nodes.base import Node, Rows
 from cachelib.nodes.blocks import BlockShuffle
+from cachelib.nodes.concat import Concat
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.pack import Pack, pack
 from cachelib.nodes.repeat import Repeat
@@ -95,6 +96,12 @@ def recipe(node: Node) -> dict[str, Any]:
                 "names": list(node.names),
                 "parts": [recipe(child) for child in node.children],
             }
+        case Concat():
+            return {
+                "kind": "concat",
+                "names": list(node.names),
+                "parts": [recipe(child) for child in node.children],
+            }
         case Then():
             return {
                 "kind": "then",
@@ -146,6 +153,9 @@ def made(value: Mapping[str, Any], open: Open) -> Node:
             children = tuple(made(part, open) for part in value["parts"])
             mixture = Mixture(stages, value["size"], value["block"], value["seed"])
             return Mix(tuple(value["names"]), children, mixture)
+        case "concat":
+            children = tuple(made(part, open) for part in value["parts"])
+            return Concat(tuple(value["names"]), children)
         case "then":
             children = tuple(made(part, open) for part in value["parts"])
             return Then(children, tuple(value["samples"]))

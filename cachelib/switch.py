@@ -15,6 +15,7 @@ from cachelib.canonical import canonical
 from cachelib.errors import ForebayError
 from cachelib.nodes.base import Node, Rows, chain, described
 from cachelib.nodes.blocks import BlockShuffle
+from cachelib.nodes.concat import Concat
 from cachelib.nodes.leaves import leaves
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.pack import Pack
@@ -97,18 +98,22 @@ def _shared_sources(*nodes: Node) -> list[np.ndarray] | None:
     Equal numbers mean that equal row numbers are the same rows. None where that cannot be told.
     """
     known: dict[bytes, int] = {}
+    kept: dict[str, bytes] = {}
     found = []
     for node in nodes:
         below = _below_orders(node)
-        parts = below.children if isinstance(below, Mix) else (below,)
-        keys = [_source(_below_orders(part)) for part in parts]
-        if None in keys:
-            return None
-        numbers = [known.setdefault(canonical(key), len(known)) for key in keys]
+        parts = below.children if isinstance(below, Mix | Concat) else (below,)
+        numbers = []
+        for part in map(_below_orders, parts):
+            key = _source(part)
+            # Of one cache, rows that are cut otherwise are other rows and yet hold the same values.
+            if key is None or any(
+                kept.setdefault(leaf.rows.url, key) != key for leaf in leaves(part)
+            ):
+                return None
+            numbers.append(known.setdefault(key, len(known)))
         found.append(np.array(numbers, np.int64))
-    # Of one cache, rows that are cut otherwise are other rows and yet hold the same values.
-    caches = [leaf.rows.url for node in nodes for leaf in leaves(node)]
-    return found if len(known) == len(set(caches)) else None
+    return found
 
 
 def _below_orders(node: Node) -> Node:
@@ -118,19 +123,17 @@ def _below_orders(node: Node) -> Node:
     return node
 
 
-def _source(node: Node) -> Any | None:
-    """What decides which row has which number in a node, as JSON; None where it is not known.
-
-    A cache only grows, so its version does not; but it changes all packs.
-    """
+def _source(node: Node) -> bytes | None:
+    """What decides which row has which number in a node; None where it is not known."""
     match node:
+        # A cache only grows, so that its version changes nothing.
         case Stored():
-            return ["cache", node.rows.url]
-        case Windows():
-            url = next(leaves(node)).rows.url
-            return ["windows", url, node.field, node.grid.length, node.grid.stride]
-        case Pack():
-            return node.describe()
+            return canonical(["cache", node.rows.url])
+        case Windows(stream=Stored() as stored):
+            grid = [node.field, node.grid.length, node.grid.stride]
+            return canonical(["windows", stored.rows.url, *grid])
+        case Windows() | Pack():
+            return canonical(node.describe())
     return None
 
 
@@ -152,7 +155,7 @@ def _shared_pass(old: Node, new: Node, samples: int) -> int | None:
     passes = set()
     for node in (old, new):
         ended = node.size is not None and node.size < samples
-        if ended or any(isinstance(each, Slice | Mix) for each in chain(node)):
+        if ended or any(isinstance(each, Slice | Mix | Concat) for each in chain(node)):
             return None
         child = node.child if isinstance(node, Repeat) else node
         passes.add((child.size, _below_orders(node).size))

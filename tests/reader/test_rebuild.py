@@ -58,6 +58,9 @@ DATASETS = {
     "slice": lambda at: web(at).windows(4).shuffle(1).slice(3, -5).shuffle(2).repeat(),
     "mix": mixed,
     "then": lambda at: cachelib.then([(20, code(at).shuffle(1)), (None, mixed(at))]),
+    "concat": lambda at: (
+        cachelib.concat({"web": web(at), "code": cachelib.open(at / "code")}).windows(8).shuffle(2)
+    ),
     "nested": lambda at: cachelib.mix(
         {"mixed": mixed(at), "code": code(at).repeat()}, {"mixed": 1, "code": 2}, seed=1
     ),

@@ -29,6 +29,7 @@ ORDERS = [
     ROWS.shuffle(3).slice(7, 50).shuffle(1).repeat(),
     ROWS.repeat(2).shuffle(4),
     cachelib.mix({"a": ROWS.shuffle(1).repeat(), "b": ROWS.repeat()}, {"a": 2, "b": 1}, seed=1),
+    cachelib.concat({"a": ROWS.shuffle(6), "b": ROWS.slice(3, 30)}).shuffle(1).repeat(),
     cachelib.mix({"a": ROWS.shuffle(9).repeat(), "c": ROWS.repeat()}, {"a": 1, "c": 3}, seed=2),
 ]
 
@@ -99,6 +100,10 @@ def test_says_that_it_cannot_count():
     assert message in told(windows, changed, 4)
     assert same_rows in told(windows, changed, 4)
     assert "there is no description of the old order" in told(windows, changed, 4, described=False)
+    parts = {"a": dataset.of(MemoryCache([30])), "b": dataset.of(MemoryCache([30]))}
+    joined = cachelib.concat(parts).windows(4)
+    assert same_rows in told(joined, windows, 2)
+    assert re.search(r"alone, \d rows are served once more", told(joined, joined.shuffle(2), 2))
     staged = cachelib.then([(5, ROWS), (9, ROWS)])
     assert same_rows in told(staged, ROWS, 4)
     assert same_rows in told(
