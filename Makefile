@@ -16,12 +16,13 @@ quickstart: $(VENV)/.has-pipelines
 	$(BIN)/python examples/quickstart.py --work quickstart
 
 test: lint
-	$(PYTEST) -m "not slow and not engine and not torch"
+	$(PYTEST) -m "not slow and not engine and not torch and not jax"
 
 # What `make test` leaves out, after what it does. Exit status 5: there is no such test.
 test-all: test $(TORCH)/.has-torch
 	$(PYTEST) -m "slow or engine" || [ $$? -eq 5 ]
 	$(TORCH)/bin/python -m pytest -m torch tests/torch
+	$(TORCH)/bin/python -m pytest -m jax tests/jax
 
 lint: $(VENV)/.has-test
 	$(BIN)/ruff check setup.py $(CODE)
@@ -54,12 +55,12 @@ $(VENV)/.has-test: setup.py requirements.txt | $(BIN)/python
 	$(PIP) -e '.[pipelines,test,s3,gcs,dask]'
 	@touch $@ $(VENV)/.has-pipelines
 
-# PyTorch takes some 5 GB, and uv installs it in a fraction of pip's time.
+# PyTorch, and JAX with grain: some 6 GB, which uv installs in a fraction of pip's time.
 $(TORCH)/.has-torch: setup.py requirements.txt | $(BIN)/python
 	$(BIN)/python -m venv $(TORCH)
 	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(TORCH)/bin/uv pip install --quiet --python $(TORCH)/bin/python -c requirements.txt \
-		-e '.[torch,test-torch]'
+		-e '.[torch,jax,test-torch,test-jax]'
 	@touch $@
 
 $(BIN)/python:

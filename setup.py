@@ -26,6 +26,7 @@ EXTRAS = {
     "s3": ["s3fs>=2024.6"],
     "dask": ["apache-beam[dask]==2.77.*"],
     "torch": ["torch>=2.6"],
+    "jax": ["jax>=0.5"],
     "test": [
         "dask[distributed]",
         "datasets>=4",
@@ -38,6 +39,7 @@ EXTRAS = {
         "zarr>=3",
     ],
     "test-torch": ["accelerate>=1", "hypothesis>=6.100", "pytest>=8", "transformers>=5,<6"],
+    "test-jax": ["absl-py", "grain>=0.2.10", "hypothesis>=6.100", "jax[cpu]>=0.5", "pytest>=8"],
     "bench": ["psutil>=5.9"],
 }
 
