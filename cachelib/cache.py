@@ -297,6 +297,18 @@ class Cache:
         """The rows in a random order; options are those of `Dataset.shuffle`."""
         return self.dataset().shuffle(seed, **options)
 
+    def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """The rest of the rows, and a fraction that is held out; see `Dataset.split`."""
+        return self.dataset().split(fraction, seed)
+
+    def where(self, condition: Any, **options: Any) -> Dataset:
+        """The rows that a condition holds for; options are those of `Dataset.where`."""
+        return self.dataset().where(condition, **options)
+
+    def map(self, function: Any, **options: Any) -> Dataset:
+        """The rows, each changed by a function; options are those of `Dataset.map`."""
+        return self.dataset().map(function, **options)
+
     def loader(self, batch_size: int, **options: Any) -> Loader:
         """Batches of rows in stored order; options are those of `Dataset.loader`."""
         return self.dataset().loader(batch_size, **options)

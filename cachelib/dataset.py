@@ -6,13 +6,16 @@ web.take([10**12])
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import numbers
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, cast, get_args
 
 import numpy as np
 
+from cachelib.apart import check_apart
 from cachelib.canonical import digest_of
+from cachelib.functions import identity
 from cachelib.loader import BatchSize, Loader
 from cachelib.nodes.base import (
     Adjacent,
@@ -27,13 +30,16 @@ from cachelib.nodes.base import (
     described,
 )
 from cachelib.nodes.blocks import BlockShuffle
+from cachelib.nodes.map import Function, mapped
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.pack import Pack, holds_packs, pack
 from cachelib.nodes.repeat import Repeat
+from cachelib.nodes.selected import split
 from cachelib.nodes.shuffle import Shuffle
 from cachelib.nodes.slices import Slice
 from cachelib.nodes.stored import Stored
 from cachelib.nodes.then import Then
+from cachelib.nodes.where import Comparisons, Condition, Predicate, where
 from cachelib.nodes.windows import Windows
 from cachelib.order.blocks import BUDGET, Blocks
 from cachelib.order.indices import LARGEST, as_indices, as_integer, outside
@@ -225,6 +231,109 @@ class Dataset:
             pack(cast(Stream, self.node), rule, as_integer("seed", seed), exact, progress)
         )
 
+    def split(self, fraction: float, seed: SupportsIndex = 0) -> tuple[Dataset, Dataset]:
+        """Two datasets that share no row: the rest, and what is held out.
+
+        Which side a row is on is a hash of the seed and of its number, so that it stays there when
+        the cache grows. Of each 1,024 rows, counted from row 0, as many are held out as bring the
+        count of all rows up to them to the nearest integer of their share. Nothing is stored.
+
+        Args:
+            fraction: what is held out, above 0 and below 1.
+            seed: any integer.
+
+        Returns:
+            (rest, held out), each in stored order.
+
+        Raises:
+            ValueError: on anything but the rows of a cache in stored order, or a `where` or a side
+                of them: what is split later has parts of one document on both sides.
+        """
+        if isinstance(fraction, (bool, np.bool_)) or not isinstance(fraction, numbers.Real):
+            raise TypeError(f"fraction must be a number, got {fraction!r}")
+        rest, held = split(self.node, float(fraction), as_integer("seed", seed))
+        return Dataset(rest), Dataset(held)
+
+    def where(
+        self,
+        condition: Sequence[tuple[str, str, Any]] | Callable[[Columns], Any],
+        *,
+        columns: Sequence[str] | None = None,
+        version: str | None = None,
+        progress: Progress | None = None,
+    ) -> Dataset:
+        """The rows that a condition holds for, in stored order.
+
+        The columns that it asks about are read here, of all rows; what is kept is a bit a row.
+
+        Args:
+            condition: a list of comparisons that must all hold, such as ("score", ">=", 0.5) or
+                ("lang", "in", ["en", "de"]), on columns of one value a row or of text. Or a
+                function of a module that takes columns as `take` gives them, and gives bools of
+                shape (n,).
+            columns: that the function takes.
+            version: tells the function from earlier ones of that name; None tells them by source.
+            progress: is called with how many rows have been asked, and how many there are.
+
+        Raises:
+            ValueError: on anything but the rows of caches in stored order, or a condition that
+                cannot be.
+            TypeError: a column and a value, or the function, that do not fit.
+            KeyError: there is no such column.
+        """
+        if not can(self.node, Stream):
+            kind = type(self.node).__name__.lower()
+            raise ValueError(
+                f"conditions are on the rows of a cache in stored order, not on its {kind}: call "
+                "where() first, as in cache.where(condition).windows(length)"
+            )
+        asked: Condition
+        if not callable(condition):
+            if columns is not None or version is not None:
+                raise ValueError("columns and version are those of a function: leave them out")
+            asked = Comparisons.of(condition)
+        else:
+            if columns is None or isinstance(columns, str):
+                raise TypeError(f"columns must name what the function takes, got {columns!r}")
+            told = tuple(identity(condition, version).items())
+            asked = Predicate(condition, tuple(columns), told)
+        return Dataset(where(cast(Stream, self.node), asked, progress))
+
+    def map(
+        self,
+        function: Function,
+        *,
+        seed: SupportsIndex = 0,
+        ragged: Sequence[str] | None = None,
+        version: str | None = None,
+    ) -> Dataset:
+        """The rows, each changed by a function: one row in, one row out.
+
+        The first row is made here, and tells what columns all others must have.
+
+        Args:
+            function: of a module; ``function(row, key)`` takes a value for each column, as
+                ``dataset[i]`` gives them, and an int of 64 bits to draw random numbers by, and
+                gives a dict of numbers, truth values and arrays. The key is a hash of the seed, of
+                the pass and of the row, whatever order it comes in.
+            seed: any integer.
+            ragged: columns of the result whose first dimension varies, which become `Ragged`; all
+                others have one shape. None for those that are ragged before.
+            version: tells the function from earlier ones of that name; None tells them by source,
+                which knows nothing of what the function calls.
+
+        Raises:
+            TypeError: the function cannot be found by its name, or gives something else.
+            ValueError: the dataset is empty, or ``ragged`` does not fit. ``take`` raises it for a
+                row whose columns, dtypes or shapes are not those of the first.
+        """
+        if self.size == 0:
+            raise ValueError("an empty dataset cannot be mapped: there is no row to show columns")
+        if isinstance(ragged, str):
+            raise TypeError(f"ragged must be a sequence of names, got {ragged!r}")
+        told = identity(function, version)
+        return Dataset(mapped(self.node, function, told, as_integer("seed", seed), ragged))
+
     def shuffle(
         self,
         seed: SupportsIndex,
@@ -344,21 +453,45 @@ class Dataset:
         return Loader(self, batch_size, **options)
 
     def evaluate(
-        self, batch_size: SupportsIndex, *, dp_rank: SupportsIndex = 0, dp_world: SupportsIndex = 1
+        self,
+        batch_size: SupportsIndex,
+        *,
+        dp_rank: SupportsIndex = 0,
+        dp_world: SupportsIndex = 1,
+        apart_from: Dataset | None = None,
     ) -> Loader:
         """One pass over all rows, with as many steps on every rank.
 
         Every row counts once: the column ``weight`` is 0 for the padding of the last batch.
 
+        Args:
+            batch_size: rows of a batch over all ranks.
+            dp_rank, dp_world: as of `Loader`.
+            apart_from: what is trained on: see `check_apart`.
+
         Raises:
-            ValueError: the dataset is endless or empty.
+            ValueError: the dataset is endless or empty, or shares rows with ``apart_from``.
         """
+        if apart_from is not None:
+            self.check_apart(apart_from)
         if not self.size:
             what = "endless" if self.size is None else "empty"
             raise ValueError(f"an {what} dataset cannot be evaluated")
         return Loader(
             self, batch_size, dp_rank=dp_rank, dp_world=dp_world, last="pad", uneven="pad"
         )
+
+    def check_apart(self, training: Dataset) -> None:
+        """Check that no row of a cache is in both this dataset and another one.
+
+        Sides of splits and conditions are compared row by row; a slice counts as its own rows if it
+        is one of rows, and as all rows below if it is one of windows or packs. Rows that are equal
+        but stand in different caches, or twice in one, are not found.
+
+        Raises:
+            ValueError: there is such a row; names it, and what each dataset has of its cache.
+        """
+        check_apart(training.node, self.node)
 
     @property
     def packing(self) -> Plan:

@@ -16,7 +16,8 @@ from cachelib.recipe import made
 def rebuild(description: Mapping[str, Any]) -> Dataset:
     """The dataset that ``loader.description()`` tells of, its caches opened where it says.
 
-    Packs are planned anew, which reads the lengths of all documents.
+    Packs are planned anew, which reads the lengths of all documents, and conditions are asked of
+    all rows again. Functions are not found again: a `map`, or a `where` by a function, is not made.
 
     Raises:
         StateMismatch: it is no description, it holds a kind of dataset that cannot be made again

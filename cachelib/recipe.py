@@ -15,10 +15,12 @@ from cachelib.nodes.concat import Concat
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.pack import Pack, pack
 from cachelib.nodes.repeat import Repeat
+from cachelib.nodes.selected import Selected, split
 from cachelib.nodes.shuffle import Shuffle
 from cachelib.nodes.slices import Slice
 from cachelib.nodes.stored import Stored
 from cachelib.nodes.then import Then
+from cachelib.nodes.where import Comparisons, where
 from cachelib.nodes.windows import Windows
 from cachelib.order.blocks import Blocks
 from cachelib.order.mixture import Mixture, Stage
@@ -83,6 +85,10 @@ def recipe(node: Node) -> dict[str, Any]:
                 "stop": node.stop,
                 "of": recipe(node.child),
             }
+        case Selected(facts={"kind": "split"} | {"comparisons": _} as facts):
+            return {**facts, "of": recipe(node.child)}
+        case Selected():
+            return {"kind": "where by a function"}
         case Repeat():
             return {"kind": "repeat", "times": node.times, "of": recipe(node.child)}
         case Mix():
@@ -114,7 +120,8 @@ def recipe(node: Node) -> dict[str, Any]:
 def made(value: Mapping[str, Any], open: Open) -> Node:
     """The node that a recipe tells of, over caches that ``open`` gives.
 
-    Packs are planned anew, which reads the lengths of all documents.
+    Packs are planned anew, which reads the lengths of all documents, and conditions are asked of
+    all rows again.
 
     Raises:
         LookupError: a kind of node that cannot be made from a recipe; names it.
@@ -143,6 +150,12 @@ def made(value: Mapping[str, Any], open: Open) -> Node:
             return BlockShuffle(adjacent, blocks, value["seed"])
         case "slice":
             return Slice(made(value["of"], open), value["start"], value["stop"])
+        case "split":
+            sides = split(made(value["of"], open), value["fraction"], value["seed"])
+            return sides[value["held"]]
+        case "where":
+            asked: Any = made(value["of"], open)
+            return where(asked, Comparisons.of(value["comparisons"]))
         case "repeat":
             return Repeat(made(value["of"], open), value["times"])
         case "mix":

@@ -17,9 +17,11 @@ from cachelib.nodes.base import Node, Rows, chain, described
 from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.concat import Concat
 from cachelib.nodes.leaves import leaves
+from cachelib.nodes.map import Map
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.pack import Pack
 from cachelib.nodes.repeat import Repeat
+from cachelib.nodes.selected import Selected
 from cachelib.nodes.shuffle import Shuffle
 from cachelib.nodes.slices import Slice
 from cachelib.nodes.stored import Stored
@@ -118,7 +120,7 @@ def _shared_sources(*nodes: Node) -> list[np.ndarray] | None:
 
 def _below_orders(node: Node) -> Node:
     """What a node orders."""
-    while isinstance(node, Shuffle | BlockShuffle | Repeat | Slice):
+    while isinstance(node, Shuffle | BlockShuffle | Repeat | Slice | Map):
         node = node.child
     return node
 
@@ -132,7 +134,7 @@ def _source(node: Node) -> bytes | None:
         case Windows(stream=Stored() as stored):
             grid = [node.field, node.grid.length, node.grid.stride]
             return canonical(["windows", stored.rows.url, *grid])
-        case Windows() | Pack():
+        case Windows() | Pack() | Selected():
             return canonical(node.describe())
     return None
 

@@ -49,6 +49,15 @@ class MemoryCache:
         indices = ranges(starts, np.full(len(starts), length))
         return self.tokens.values[indices].reshape(len(starts), length)
 
+    def alike(self, field: str) -> tuple[str, ...]:
+        return {"tokens": ("tokens",)}[field]
+
+    def spans(self, field: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.tokens.offsets[rows], self.tokens.lengths[rows]
+
+    def read_spans(self, field: str, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        return self.tokens.values[ranges(starts, lengths)]
+
     def rows_at(self, field: str, positions: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.tokens.offsets, positions, side="right") - 1
 

@@ -66,6 +66,13 @@ def write_masks(path: str | os.PathLike[str], lengths: Sequence[int]) -> None:
     _commit(Ledger(Storage.at(path)), None, schema, [content])
 
 
+def write_columns(
+    path: str | os.PathLike[str], schema: Schema, columns: Mapping[str, np.ndarray | Ragged]
+) -> None:
+    """A cache of one shard of the rows given."""
+    _commit(Ledger(Storage.at(path)), None, schema, [columns])
+
+
 def _commit(
     ledger: Ledger,
     parent: Snapshot | None,

@@ -15,7 +15,7 @@ import cachelib
 from cachelib import dataset, mix, segments
 from cachelib.errors import StateMismatch
 from tests.reader.documents import DocumentCache
-from tests.reader.memory import MemoryCache
+from tests.reader.memory import SimulatedCache
 from tests.reader.stored import write_commit, write_frames, write_masks
 
 LENGTHS = [3, 9, 0, 4, 5, 2, 17, 7, 1, 6, 8, 16]
@@ -245,8 +245,8 @@ def test_refuses_what_cannot_be_packed():
         rows.pack(8.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a pack needs a length"):
         rows.pack({})
-    with pytest.raises(TypeError, match="MemoryCache do not tell where documents lie"):
-        dataset.of(MemoryCache(LENGTHS)).pack(8)
+    with pytest.raises(TypeError, match="SimulatedCache do not tell where documents"):
+        dataset.of(SimulatedCache(9)).pack(8)
     with pytest.raises(TypeError, match="a stored has no packing"):
         rows.packing  # noqa: B018
     with pytest.raises(ValueError, match=r"row 1 has \{'tokens': 9\} values"):

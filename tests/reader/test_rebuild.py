@@ -13,6 +13,7 @@ import cachelib
 from cachelib import dataset
 from cachelib.errors import CacheNotFound, StateMismatch
 from cachelib.recipe import recipe
+from tests.reader.functions_of_rows import doubled, thirds
 from tests.reader.stored import write_commit, write_masks
 
 
@@ -61,6 +62,8 @@ DATASETS = {
     "concat": lambda at: (
         cachelib.concat({"web": web(at), "code": cachelib.open(at / "code")}).windows(8).shuffle(2)
     ),
+    "split": lambda at: web(at).split(0.3, seed=4)[0].windows(8).shuffle(2),
+    "where": lambda at: web(at).where([("label", "<", 700)]).split(0.2)[1].shuffle(2).repeat(),
     "nested": lambda at: cachelib.mix(
         {"mixed": mixed(at), "code": code(at).repeat()}, {"mixed": 1, "code": 2}, seed=1
     ),
@@ -94,6 +97,19 @@ def test_makes_the_same_dataset(folder, made):
 def test_a_description_tells_how_batches_are_cut(folder):
     loader = web(folder).loader([(0, 4), (8, 2)], last="short")
     assert saved(loader)["batches"] == {"sizes": [[0, 4], [8, 2]], "last": "short"}
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda rows: rows.map(doubled), "map"),
+        (lambda rows: rows.where(thirds, columns=["label"]), "where by a function"),
+    ],
+)
+def test_functions_are_not_found_again(folder, make, kind):
+    description = saved(make(web(folder)).shuffle(1).loader(2))
+    with pytest.raises(StateMismatch, match=f"a dataset with a {kind} cannot be made again"):
+        cachelib.rebuild(description)
 
 
 def test_names_what_it_cannot_make(folder):
