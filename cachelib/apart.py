@@ -146,8 +146,12 @@ def _same_cache(mine: Stored, theirs: Stored) -> bool:
 
 
 def _opposite(mine: tuple[Selection, ...], theirs: tuple[Selection, ...]) -> bool:
-    """Whether the cache was split first, alike, and these are on different sides."""
-    match mine[:1], theirs[:1]:
-        case (Side() as one,), (Side() as two,):
-            return (one.fraction, one.seed) == (two.fraction, two.seed) and one.held != two.held
+    """Whether the cache was split alike, perhaps again and again, and these end on two sides."""
+    for one, two in zip(mine, theirs, strict=False):
+        if not (isinstance(one, Side) and isinstance(two, Side)):
+            return False
+        if (one.fraction, one.seed) != (two.fraction, two.seed):
+            return False
+        if one.held != two.held:
+            return True
     return False

@@ -491,6 +491,8 @@ class Dataset:
         Raises:
             ValueError: there is such a row; names it, and what each dataset has of its cache.
         """
+        if not isinstance(training, Dataset):
+            raise TypeError(f"a dataset is compared with a dataset, got {training!r}")
         check_apart(training.node, self.node)
 
     @property

@@ -182,8 +182,7 @@ class Selected:
 
     def _sums(self, field: str) -> np.ndarray:
         """Values of chosen rows before each run of rows below, and in all; int64 (runs + 1,)."""
-        name = self.alike(field)[0]
-        return self.sums.get(name, lambda: self._summed(name))
+        return self.sums.get(field, lambda: self._summed(field))
 
     def _summed(self, field: str) -> np.ndarray:
         total, parts = self.selection.total, [np.zeros(1, np.int64)]

@@ -248,5 +248,18 @@ def test_overlap_is_an_error(train, held, message):
         held.evaluate(4, apart_from=train)
 
 
+def test_sides_of_huge_caches_are_compared_by_arithmetic():
+    train, held = dataset.of(SimulatedCache(10**15)).split(0.1)
+    first, second = train.split(0.5)
+    first.shuffle(0).check_apart(held)
+    first.check_apart(second.repeat())
+
+
+def test_only_datasets_are_compared():
+    wrong: Any = MemoryCache([1])
+    with pytest.raises(TypeError, match="compared with a dataset, got"):
+        HELD.check_apart(wrong)
+
+
 def test_evaluation_apart_from_training():
     assert next(HELD.evaluate(4, apart_from=TRAIN))["weight"].tolist() == [1] * 4
