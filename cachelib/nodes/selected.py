@@ -42,7 +42,7 @@ class Kept:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Kept, (self._arrays,)
+        return Kept, (dict(self._arrays),)
 
     def get(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
         with self._lock:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import pickle
+import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -140,6 +143,25 @@ def test_rows_that_differ_from_the_first_are_named():
 
 
 NUMBERS_OF_TENS = dataset.of(MemoryCache([1] * 20))
+
+
+def test_functions_without_a_source_need_a_version(monkeypatch):
+    module = types.ModuleType("made_up")
+    exec("def halved(row, key):\n    return {'half': row['label'] / 2}", vars(module))
+    monkeypatch.setitem(sys.modules, "made_up", module)
+    with pytest.raises(TypeError, match="the source of halved is not known: say version='1'"):
+        NUMBERS.map(module.halved)
+    assert NUMBERS.map(module.halved, version="1").take([3])["half"].tolist() == [1.5]
+
+
+def test_the_digest_is_that_of_the_source(tmp_path, monkeypatch):
+    found = []
+    for number, body in enumerate(("row", "row", "{**row}")):
+        (tmp_path / f"some{number}.py").write_text(f"def same(row, key):\n    return {body}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        module = importlib.import_module(f"some{number}")
+        found.append(NUMBERS.map(module.same).describe()["source"])
+    assert found[0] == found[1] != found[2]
 
 
 def test_refuses():
