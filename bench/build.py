@@ -47,8 +47,8 @@ Command = Callable[[Sequence[str], str, str], list[str]]
 
 
 def forebay(files: Sequence[str], tokenizer: str, to: str) -> list[str]:
-    main = "import sys; from pipelines.entry import main; sys.exit(main())"  # of this working tree
-    command = [sys.executable, "-c", main, "build", *files, "--tokenizer", tokenizer, "--to", to]
+    program = "from pipelines.entry import command; command()"  # of this working tree
+    command = [sys.executable, "-c", program, "build", *files, "--tokenizer", tokenizer, "--to", to]
     return [*command, "--finish", "--quiet", "--json-summary"]
 
 

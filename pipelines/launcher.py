@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 from cachelib import coverage
@@ -25,7 +26,16 @@ from pipelines.progress import Progress, Watcher, published
 from pipelines.request import Request, find_sources, inquire
 from pipelines.sample import check_sample
 from pipelines.sample import notes as notes_on_sample
-from pipelines.tasks import Job, load_plan, plan_key, plans_after, take_failure, tokenizer_objects
+from pipelines.tasks import (
+    Job,
+    lanes,
+    load_plan,
+    plan_key,
+    plans_after,
+    take_failure,
+    tokenizer_objects,
+    write,
+)
 
 
 @dataclass(frozen=True)
@@ -108,15 +118,11 @@ def build(
     storage = Storage.at(config.to)
     inspected_ns = time.time_ns()
     discovery = find_sources(config)
-    # Importing Beam takes seconds; what comes before the first wave goes on meanwhile.
-    importer = threading.Thread(target=importlib.import_module, args=("pipelines.runners",))
-    if remaining(discovery.sources, _taken(Ledger(storage))).pieces:
-        if sys.flags.optimize > 1:
-            raise ForebayError(
-                "Apache Beam cannot run without docstrings: leave out PYTHONOPTIMIZE=2 or python "
-                "-OO (PYTHONOPTIMIZE=1 and -O are fine)"
-            )
-        importer.start()
+    if sys.flags.optimize > 1 and remaining(discovery.sources, _taken(Ledger(storage))).pieces:
+        raise ForebayError(
+            "Apache Beam cannot run without docstrings: leave out PYTHONOPTIMIZE=2 or python "
+            "-OO (PYTHONOPTIMIZE=1 and -O are fine)"
+        )
     request = inquire(config, discovery, inspected_ns)
     commits: list[Commit] = []
     size = earlier = 0
@@ -125,8 +131,6 @@ def build(
     while (planned := next_plan(request)).plan is not None:
         notes |= dict.fromkeys(planned.notes)
         _check_sample(request, planned)
-        if importer.ident is not None:
-            importer.join()
         made = _carry_out(request, planned, show, beam_arguments)
         commits += made
         size += _bytes_read(planned.plan, planned, _tokens(made))
@@ -314,8 +318,6 @@ def _carry_out(
     beam_arguments: Sequence[str],
 ) -> list[Commit]:
     """Store a plan and run its waves one after another; returns the commits made meanwhile."""
-    from pipelines.runners import run_wave
-
     plan = planned.plan
     assert plan is not None
     storage, config = request.storage, request.config
@@ -333,7 +335,7 @@ def _carry_out(
         job = Job(storage.url, name, wave, roots, request.inspected_ns, config.max_reject_rate)
         take_failure(job)
         with nullcontext() if watcher is None else watcher.wave(wave):
-            run_wave(
+            _runners(job, config).run_wave(
                 job,
                 config.runner,
                 workers=config.workers,
@@ -346,6 +348,22 @@ def _carry_out(
         if len(commits_of(ledger, plan, name)[1]) <= wave:
             raise ForebayError(f"wave {wave} of plan {name} ended without a commit or an error")
     return commits_of(ledger, plan, name)[1][planned.waves_done :]
+
+
+def _runners(job: Job, config: BuildConfig) -> ModuleType:
+    """The module of runners. It imports Beam, which takes seconds the first time.
+
+    Where the work is done in this process, the first splits are written meanwhile. The wave adopts
+    what was published, and meets again whatever went wrong.
+    """
+    name = "pipelines.runners"
+    if name in sys.modules or config.runner != "embedded" or config.processes:
+        return importlib.import_module(name)
+    with ThreadPoolExecutor(1, "forebay-head-start") as threads:
+        written = threads.submit(lambda: deque(write(job, lanes(job, 1)[0]), maxlen=0))
+        module = importlib.import_module(name)
+        written.exception()
+    return module
 
 
 def _summary(

@@ -9,21 +9,18 @@ reported as unexplained.
 from __future__ import annotations
 
 import functools
-import hashlib
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import orjson
 
 from pipelines.tokenization.arrow import as_texts
 from pipelines.tokenization.code_points import CODE_POINTS, CodePointSet
 from pipelines.tokenization.engines import Engine, differing_rows
+from pipelines.tokenization.memory import remembered
 
-EDITION = b"1"
+EDITION = b"1 "
 
 # Between letters of each case, digits, after an apostrophe, beside punctuation, after space, with
 # itself, among combining marks of two classes, before and after a line end.
@@ -131,46 +128,9 @@ def measured(
     Args:
         engines: loads the fast and the exact engine; called only where nothing is remembered.
         about: all that the result depends on: the tokenizer, the engines' versions.
-        folder: where results are kept; by default ``$XDG_CACHE_HOME/forebay`` or
-            ``~/.cache/forebay``. A damaged file is measured again; a folder that cannot be
-            written is done without.
+        folder: as for `remembered`.
     """
-    key = hashlib.blake2b(about, digest_size=16, salt=EDITION).hexdigest()
-    path = (folder or _user_folder()) / f"code-points-{key}.json"
-    remembered = _read(path)
-    if remembered is not None:
-        return remembered
-    result = measure(*engines())
-    _write(path, result)
-    return result
-
-
-def _user_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "forebay"
-
-
-def _read(path: Path) -> CodePointSet | None:
-    try:
-        body, digest = path.read_bytes().split(b"\n")[:2]
-        if hashlib.blake2b(body, digest_size=16).hexdigest().encode() != digest:
-            return None
-        return CodePointSet(tuple((first, last) for first, last in orjson.loads(body)))
-    except (OSError, ValueError, TypeError):
-        return None
-
-
-def _write(path: Path, result: CodePointSet) -> None:
-    body = orjson.dumps(result.ranges)
-    digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    except OSError:
-        return
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(body + b"\n" + digest + b"\n")
-        os.replace(temporary, path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
+    ranges = remembered(
+        "code-points", EDITION + about, lambda: measure(*engines()).ranges, folder=folder
+    )
+    return CodePointSet(tuple((first, last) for first, last in ranges))

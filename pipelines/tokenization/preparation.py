@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -29,6 +31,7 @@ from pipelines.tokenization.engines import (
 from pipelines.tokenization.files import TokenizerError, TokenizerFiles
 from pipelines.tokenization.identity import Identity, behaviour_digest, differences
 from pipelines.tokenization.measurement import UnexplainedDifference, measured
+from pipelines.tokenization.memory import remembered
 from pipelines.tokenization.policy import Policy, additions, resolve
 from pipelines.tokenization.probes import EDITION, probe_texts
 from pipelines.tokenization.specials import (
@@ -96,7 +99,7 @@ def prepare(
     engine: str = AUTO,
     sample_texts: Sequence[str] | pa.Array = (),
 ) -> Prepared:
-    """Finds out how to encode with a tokenizer.
+    """Finds out how to encode with a tokenizer; what needs no text of the source is remembered.
 
     Args:
         policy: tokens at document edges; by default none.
@@ -109,6 +112,33 @@ def prepare(
     """
     if engine not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    policy = policy or Policy()
+    about = [
+        {name: hashlib.blake2b(data).hexdigest() for name, data in files.contents},
+        [policy.bos, policy.eos, engine, versions(), _source_digest()],
+    ]
+    prepared = Prepared.from_json(
+        remembered(
+            "tokenizer",
+            orjson.dumps(about, option=orjson.OPT_SORT_KEYS),
+            lambda: _examined(files, policy, engine).to_json(),
+        )
+    )
+    if prepared.engine == HF:
+        return prepared
+    spec, samples = _spec(files, prepared.hidden), as_texts(sample_texts)
+    code_points, ids = prepared.exact_code_points, exact_engine(spec).encode(samples)
+    try:
+        check_engine(fast_engine(spec), code_points, samples, ids, "document of the source")
+    except TokenizerError as error:
+        return replace(
+            prepared, engine=HF, notes=(*prepared.notes, _without_fast(files, engine, error))
+        )
+    return prepared
+
+
+def _examined(files: TokenizerFiles, policy: Policy, engine: str) -> Prepared:
+    """What `prepare` finds without any text of a source: a function of its arguments alone."""
     notes: list[str] = []
     spec = for_text(files.spec)
     if files.spec["model"].get("dropout"):
@@ -120,11 +150,11 @@ def prepare(
             f"The tokenizer's model makes special tokens out of text ({', '.join(leaks[:4])}); "
             "here such text stays text."
         )
-        spec = hide_specials(spec)
+    spec = _spec(files, bool(leaks))
     exact = exact_engine(spec)
     probes = as_texts(probe_texts(special_tokens(files.spec), vocabulary_tokens(files.spec)))
     probe_ids = exact.encode(probes)
-    identity = _identity(files, policy or Policy(), original, probe_ids)
+    identity = _identity(files, policy, original, probe_ids)
 
     chosen, code_points = HF, CodePointSet()
     if engine != HF:
@@ -132,17 +162,9 @@ def prepare(
             fast = fast_engine(spec)
             code_points = _exact_code_points(spec, fast, exact)
             check_engine(fast, code_points, probes, probe_ids, "probe text")
-            samples = as_texts(sample_texts)
-            check_engine(
-                fast, code_points, samples, exact.encode(samples), "document of the source"
-            )
             chosen = GIGATOKEN
         except TokenizerError as error:
-            if engine == GIGATOKEN:
-                raise TokenizerError(
-                    f"engine 'gigatoken' cannot be used for tokenizer {files.reference!r}: {error}"
-                ) from error
-            notes.append(f"The slower engine, Hugging Face tokenizers, is used: {error}.")
+            notes.append(_without_fast(files, engine, error))
     return Prepared(
         identity,
         chosen,
@@ -151,6 +173,29 @@ def prepare(
         tuple(sorted(versions().items())),
         tuple(notes),
     )
+
+
+def _without_fast(files: TokenizerFiles, engine: str, error: TokenizerError) -> str:
+    """The note that the fast engine is not used, or an error where it was insisted on."""
+    if engine == GIGATOKEN:
+        raise TokenizerError(
+            f"engine 'gigatoken' cannot be used for tokenizer {files.reference!r}: {error}"
+        ) from error
+    return f"The slower engine, Hugging Face tokenizers, is used: {error}."
+
+
+def _spec(files: TokenizerFiles, hidden: bool) -> Spec:
+    spec = for_text(files.spec)
+    return hide_specials(spec) if hidden else spec
+
+
+@functools.cache
+def _source_digest() -> str:
+    """Of the code that examines tokenizers: what other code found is not taken for its own."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _leaks(engine: HuggingFace, spec: Spec) -> list[str]:
@@ -261,9 +306,7 @@ def _open(files: TokenizerFiles, prepared: Prepared) -> Encoder:
         if found:
             raise IncompatibleCache(f"tokenizer {files.reference!r}: {'; '.join(found)}")
         prepared = again
-    spec = for_text(files.spec)
-    if prepared.hidden:
-        spec = hide_specials(spec)
+    spec = _spec(files, prepared.hidden)
     return Encoder(
         exact=lambda: cast(Engine, exact_engine(spec)),
         edges=prepared.identity.edges,

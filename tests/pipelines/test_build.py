@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,10 @@ from cachelib.ragged import Ragged
 from cachelib.storage import Storage
 from pipelines import launcher
 from pipelines.commit import commit_wave
-from pipelines.config import build_config
+from pipelines.config import BuildConfig, build_config
 from pipelines.launcher import build
 from pipelines.progress import Progress
+from pipelines.tasks import Job
 from tests.pipelines.conftest import EOS, sentences, write_jsonl
 
 SMALL = 4096
@@ -101,6 +104,31 @@ def test_every_runner_gives_the_same_content(
     build(**{**options, **runner}, beam_arguments=arguments)
     assert digest_of(options["to"]) == digest_of(str(tmp_path / "plain"))
     assert rows_of(options["to"]) == rows_of(str(tmp_path / "plain"))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_first_splits_are_written_while_beam_is_imported(
+    options: dict[str, Any], corpus: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    if damaged:
+        packed = corpus / "b.jsonl.gz"
+        packed.write_bytes(packed.read_bytes()[:-12])
+    written: list[int] = []
+    head_start = launcher._runners
+
+    def counting(job: Job, config: BuildConfig) -> ModuleType:
+        module = head_start(job, config)
+        written.append(len(list(Path(options["to"]).glob("shards/*/manifest.json"))))
+        return module
+
+    monkeypatch.setattr(launcher, "_runners", counting)
+    monkeypatch.delitem(sys.modules, "pipelines.runners")
+    if damaged:
+        with pytest.raises(SourceError, match=r"b\.jsonl\.gz"):
+            build(**options)
+    else:
+        assert build(**options).new_rows == 500
+        assert written[0] > 0
 
 
 @pytest.mark.parametrize("split_bytes", [1024, 5000, 1 << 20])

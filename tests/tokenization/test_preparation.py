@@ -47,6 +47,7 @@ def test_a_faulty_engine_is_caught(monkeypatch: pytest.MonkeyPatch, text: str, n
         return Faulty(Gigatoken(spec), lambda given: text in given)
 
     monkeypatch.setattr(f"{MODULE}.fast_engine", faulty)
+    monkeypatch.setattr(f"{MODULE}._source_digest", lambda: f"faulty on the {name}")
     samples = ["first", "then a document"]
     found = prepare(files("gpt2"), sample_texts=samples)
     assert found.engine == "hf"
@@ -54,6 +55,29 @@ def test_a_faulty_engine_is_caught(monkeypatch: pytest.MonkeyPatch, text: str, n
     assert "at token 0 gigatoken has" in found.notes[0]
     with pytest.raises(TokenizerError, match=rf"'gigatoken' cannot be used .* {name}"):
         prepare(files("gpt2"), engine="gigatoken", sample_texts=samples)
+
+
+def test_what_needs_no_source_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = prepare(files("gpt2"), sample_texts=["a"])
+    examined = []
+
+    def examine(*arguments: object) -> Prepared:
+        examined.append(arguments[1:])
+        return first
+
+    monkeypatch.setattr(f"{MODULE}._examined", examine)
+    assert prepare(files("gpt2"), sample_texts=["another"]) == first
+    assert examined == []
+    for changed in (
+        lambda: prepare(files("gpt2"), Policy(eos="</s>")),
+        lambda: prepare(files("gpt2"), engine="hf"),
+    ):
+        changed()
+    monkeypatch.setattr(f"{MODULE}.versions", lambda: {"gigatoken": "1", "tokenizers": "2"})
+    prepare(files("gpt2"))
+    monkeypatch.setattr(f"{MODULE}._source_digest", lambda: "other code")
+    prepare(files("gpt2"))
+    assert len(examined) == 4
 
 
 def test_an_engine_that_cannot_load_is_an_error_only_where_it_was_insisted_on() -> None:
