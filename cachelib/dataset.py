@@ -169,8 +169,7 @@ class Dataset:
         stride = length if stride is None else as_integer("stride", stride)
         stream = cast(Stream, self.node)
         grid = WindowGrid(stream.elements(field), length, stride, tail)
-        if targets is not None and targets not in get_args(Targets):
-            raise ValueError(f"targets must be one of {get_args(Targets)}, got {targets!r}")
+        _check_targets(targets)
         if tail == "short" and (documents or targets):
             raise ValueError("documents and targets need windows of one length: use tail='drop'")
         return Dataset(Windows(stream, field, grid, documents, targets))
@@ -183,6 +182,7 @@ class Dataset:
         overlong: Overlong = "split",
         max_segments: SupportsIndex | None = None,
         pad_id: SupportsIndex | Mapping[str, SupportsIndex] = 0,
+        targets: Targets | None = None,
         progress: Progress | None = None,
     ) -> Dataset:
         """Whole documents packed into rows, in a random order of rows.
@@ -202,6 +202,9 @@ class Dataset:
             max_segments: documents or pieces in a pack, at most; None for any number.
             pad_id: fills the rest of packs, in the (first) field; or a value for each of several
                 columns by name. A column that is not named is filled with 0.
+            targets: add a column ``labels`` of the (first) field, int32, -100 where there is no
+                target, as of `windows`: "aligned" or "shifted". A segment, also a piece of a
+                document that was split, stands alone: its first token is no target.
             progress: is called with how much is done and of how much, two for each document.
 
         Returns:
@@ -227,9 +230,9 @@ class Dataset:
         rule = Rule(limits, overlong, segments)
         pads = pad_id if isinstance(pad_id, Mapping) else {rule.fields[0]: pad_id}
         exact = {name: as_integer("pad_id", value) for name, value in pads.items()}
-        return Dataset(
-            pack(cast(Stream, self.node), rule, as_integer("seed", seed), exact, progress)
-        )
+        _check_targets(targets)
+        stream, seed = cast(Stream, self.node), as_integer("seed", seed)
+        return Dataset(pack(stream, rule, seed, exact, targets, progress))
 
     def split(self, fraction: float, seed: SupportsIndex = 0) -> tuple[Dataset, Dataset]:
         """Two datasets that share no row: the rest, and what is held out.
@@ -548,3 +551,8 @@ class Dataset:
 def of(rows: Rows, fields: Sequence[str] | None = None) -> Dataset:
     """The rows of a cache in stored order, all fields or just those named."""
     return Dataset(Stored(rows, None if fields is None else tuple(fields)))
+
+
+def _check_targets(targets: Targets | None) -> None:
+    if targets is not None and targets not in get_args(Targets):
+        raise ValueError(f"targets must be one of {get_args(Targets)}, got {targets!r}")

@@ -66,6 +66,7 @@ def recipe(node: Node) -> dict[str, Any]:
                 "max_segments": rule.max_segments,
                 "seed": node.plan.seed,
                 "pads": dict(node.pads),
+                "targets": node.targets,
                 "of": recipe(node.child),
             }
         case Shuffle():
@@ -141,7 +142,7 @@ def made(value: Mapping[str, Any], open: Open) -> Node:
             documents: Any = made(value["of"], open)
             limits = tuple((name, length) for name, length in value["limits"])
             rule = Rule(limits, value["overlong"], value["max_segments"])
-            return pack(documents, rule, value["seed"], value["pads"], None)
+            return pack(documents, rule, value["seed"], value["pads"], value["targets"])
         case "shuffle":
             return Shuffle(made(value["of"], open), value["seed"])
         case "blocks":

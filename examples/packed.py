@@ -18,13 +18,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
-    packs = cachelib.open(options.cache).pack(options.length, seed=options.seed)
+    cache = cachelib.open(options.cache)
+    packs = cache.pack(options.length, seed=options.seed, targets="aligned")
     filled = packs.packing.utilisation["tokens"]
     print(f"{len(packs):,} packs, {filled:.2%} filled")
     with packs.repeat().loader(batch_size=options.batch) as loader:
         for batch in loader:
-            ids = batch["segment_ids"]
-            labels = segments.labels(batch["tokens"], ids, "aligned")
+            ids, labels = batch["segment_ids"], batch["labels"]
             # For attention of variable length: edges of the documents of the whole batch.
             edges, longest = segments.cu_seqlens(ids, max_segments=ids.size)
             documents = int(ids.max(axis=1).sum())

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from cachelib import segments
 from cachelib.nodes.base import Columns, Origin, Stream, Version, chain, traced
 from cachelib.order.packing import Order, Plan, Progress, Rule, plan
 from cachelib.ragged import offsets_of, ranges
@@ -79,12 +80,14 @@ class Pack:
         child: the documents, in stored order.
         plan: which documents are in which pool, and how many packs each fills.
         pads: what fills the rest of a pack, by column; 0 where a column is not named.
+        targets: how the column ``labels`` of the first field is made, None for none.
         epoch: number of the pass.
     """
 
     child: Stream
     plan: Plan
     pads: tuple[tuple[str, int], ...]
+    targets: segments.Targets | None = None
     epoch: int = 0
     pools: Held[Pool] = field(default_factory=lambda: Held(HELD_POOLS), compare=False, repr=False)
     orders: Held[Order] = field(default_factory=lambda: Held(2), compare=False, repr=False)
@@ -100,7 +103,7 @@ class Pack:
     def take(self, indices: np.ndarray) -> Columns:
         pieces = self._pieces(indices)
         counts = np.diff(pieces.packs)
-        segments = ranges(np.ones_like(counts), counts)
+        numbers = ranges(np.ones_like(counts), counts)
         columns: Columns = {}
         for at, (name, length) in enumerate(self.plan.rule.limits):
             starts, sizes = pieces.starts[:, at], pieces.sizes[:, at]
@@ -110,9 +113,13 @@ class Pack:
                 values = self.child.read_spans(column, starts, sizes)
                 columns[column] = _padded(values, inside, dict(self.pads).get(column, 0))
             ids, positions = told(self.plan.rule, name)
-            columns[ids] = _padded(np.repeat(segments, sizes).astype(np.int32), inside, 0)
+            columns[ids] = _padded(np.repeat(numbers, sizes).astype(np.int32), inside, 0)
             places = ranges(np.zeros_like(sizes), sizes)
             columns[positions] = _padded(places.astype(np.int32), inside, 0)
+        if self.targets is not None:
+            first = self.plan.rule.fields[0]
+            ids, _ = told(self.plan.rule, first)
+            columns["labels"] = segments.labels(columns[first], columns[ids], self.targets)
         return columns
 
     def origins(self, index: int) -> list[Origin]:
@@ -174,7 +181,12 @@ class Pack:
 
 
 def pack(
-    child: Stream, rule: Rule, seed: int, pads: Mapping[str, int], progress: Progress | None = None
+    child: Stream,
+    rule: Rule,
+    seed: int,
+    pads: Mapping[str, int],
+    targets: segments.Targets | None = None,
+    progress: Progress | None = None,
 ) -> Pack:
     """Packs of documents, planned by their lengths, which are all read here.
 
@@ -183,13 +195,15 @@ def pack(
         rule: what a pack holds.
         seed: of the membership of pools, and of the order.
         pads: what fills the rest of a pack, by column.
+        targets: how the first field is labelled, None for not at all.
         progress: is told how many documents are done, and of how many; each counts twice, as its
             length is read and as it is packed.
 
     Raises:
-        ValueError: a field or pad that cannot be, or a document that ``rule`` refuses.
+        ValueError: a field or pad that cannot be, a first field that holds no token ids to be
+            labelled, or a document that ``rule`` refuses.
     """
-    _check(child, rule, pads)
+    _check(child, rule, pads, targets)
     count = child.size
     assert count is not None
     sizes = np.empty((count, len(rule.fields)), np.uint32)
@@ -206,7 +220,7 @@ def pack(
         if progress is not None:
             progress(count + done, 2 * count)
 
-    return Pack(child, plan(sizes, accounts, rule, seed, packed), tuple(pads.items()))
+    return Pack(child, plan(sizes, accounts, rule, seed, packed), tuple(pads.items()), targets)
 
 
 def told(rule: Rule, name: str) -> tuple[str, str]:
@@ -242,12 +256,16 @@ def _concatenated(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _check(child: Stream, rule: Rule, pads: Mapping[str, int]) -> None:
+def _check(
+    child: Stream, rule: Rule, pads: Mapping[str, int], targets: segments.Targets | None
+) -> None:
     filled: list[str] = []
     added: list[str] = []
     for name in rule.fields:
         filled += child.alike(name)
         added += told(rule, name)
+    if targets is not None:
+        added.append("labels")
     names = filled + added
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -262,3 +280,10 @@ def _check(child: Stream, rule: Rule, pads: Mapping[str, int]) -> None:
         dtype = child.read_spans(name, none, none).dtype
         if dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
             raise ValueError(f"pad_id {value} does not fit column {name!r} of {dtype}")
+    values = child.read_spans(rule.fields[0], none, none)
+    if targets is not None and (values.dtype.kind not in "iu" or values.ndim > 1):
+        raise ValueError(
+            f"targets={targets!r} labels token ids, one integer each, which {rule.fields[0]!r} of "
+            f"{values.dtype} and shape {values.shape[1:]} does not hold: name the field of tokens "
+            "first, or leave targets out"
+        )

@@ -137,7 +137,7 @@ def test_the_readers_examples_run(place: Path) -> None:
             assert names["loader"].samples == 8
             assert next(names["loader"])["tokens"].shape == (16, 512)
     assert loaders
-    assert len(names["edges"]) == 1025
+    assert len(names["edges"]) == 8 * (64 + 1) + 1
 
 
 def test_make_and_pip_know_what_the_readme_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -287,6 +288,101 @@ def test_threads_and_pickles_get_the_same():
     again = pickle.loads(pickle.dumps(ds))
     assert runs(everything(again)) == alone
     assert ds.node == dataset.Dataset(ds.node.in_epoch(0)).node
+
+
+@given(
+    lengths_of_documents,
+    st.integers(1, 12),
+    st.sampled_from(["split", "truncate_left", "truncate_right", "drop"]),
+    st.integers(0, 9),
+)
+def test_targets_are_those_of_a_loop_over_segments(lengths, length, overlong, seed):
+    rows = dataset.of(DocumentCache(lengths))
+    plain = rows.pack(length, seed=seed, overlong=overlong, pad_id=7)
+    targets_of = {}
+    for targets in get_args(segments.Targets):
+        ds = rows.pack(length, seed=seed, overlong=overlong, pad_id=7, targets=targets)
+        assert ds.describe() == plain.describe()
+        columns = everything(ds)
+        labels = columns.pop("labels")
+        for name, column in everything(plain).items():
+            np.testing.assert_array_equal(columns.pop(name), column, strict=True)
+        assert not columns
+        assert labels.dtype == np.int32
+        columns = everything(plain)
+        for row, pack in enumerate(runs(columns)):
+            expected = []
+            for piece in pack:  # a piece of a document that was split stands alone, too
+                known = piece[1:]
+                expected += [-100, *known] if targets == "aligned" else [*known, -100]
+            assert labels[row].tolist() == expected + [-100] * (length - len(expected))
+        targets_of[targets] = labels
+    # Both name the same targets: a model that shifts by itself computes the same loss.
+    assert np.array_equal(targets_of["aligned"][:, 1:], targets_of["shifted"][:, :-1])
+
+
+def test_pieces_of_a_document_are_labelled_each_by_itself():
+    """Tokens 0 to 6 in rows of 3: what begins a piece, 3 and 6, is known from no token before."""
+    rows = dataset.of(DocumentCache([7]))
+    cases: list[tuple[Any, dict[int, list[int]]]] = [
+        ("aligned", {0: [-100, 1, 2], 3: [-100, 4, 5], 6: [-100, -100, -100]}),
+        ("shifted", {0: [1, 2, -100], 3: [4, 5, -100], 6: [-100, -100, -100]}),
+    ]
+    for targets, expected in cases:
+        columns = everything(rows.pack(3, targets=targets))
+        found = dict(zip(columns["tokens"][:, 0].tolist(), columns["labels"].tolist(), strict=True))
+        assert found == expected
+
+
+def test_of_several_fields_the_first_is_labelled():
+    rows = dataset.of(DocumentCache([3, 4], frames=[2, 1]))
+    lengths = {"tokens": 8, "frames": 4}
+    columns = everything(rows.pack(lengths, overlong="drop", targets="shifted"))
+    again = segments.labels(columns["tokens"], columns["segment_ids"], "shifted")
+    assert np.array_equal(columns["labels"], again)
+    assert "frames_labels" not in columns
+
+
+def test_refuses_targets_that_cannot_be(tmp_path):
+    rows = dataset.of(DocumentCache([3, 4], labels=[3, 4]))
+    with pytest.raises(ValueError, match=r"targets must be one of .*, got 'next'"):
+        rows.pack(8, targets="next")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"two columns \['labels'\]"):
+        rows.pack({"tokens": 8, "labels": 8}, overlong="drop", targets="aligned")
+    write_frames(tmp_path / "frames", [2, 5, 1])
+    write_masks(tmp_path / "masks", [2, 5, 1])
+    for name, dtype in (("frames", "float32"), ("mask", "bool")):
+        cache = cachelib.open(tmp_path / ("frames" if name == "frames" else "masks"))
+        with pytest.raises(ValueError, match=f"labels token ids.* '{name}' of {dtype} and shape"):
+            cache.pack({name: 8}, targets="aligned")
+
+
+def test_stored_tokens_of_any_type_are_labelled(tmp_path):
+    write_commit(tmp_path, [LENGTHS])
+    columns = everything(cachelib.open(tmp_path).pack(8, targets="aligned", pad_id=65535))
+    first = columns["positions"] == 0
+    inside = columns["segment_ids"] != 0
+    assert columns["tokens"].dtype == np.uint16
+    assert (columns["labels"][first | ~inside] == -100).all()
+    known = ~first & inside
+    assert np.array_equal(columns["labels"][known], columns["tokens"][known])
+
+
+@given(lengths_of_documents, st.integers(2, 12), st.integers(1, 4), st.integers(1, 3))
+def test_edges_of_batches_have_one_shape_and_bound_every_segment(lengths, length, most, batch):
+    """A batch has at most ``most`` documents and one padding a row; edges are as a loop has it."""
+    packs = dataset.of(DocumentCache(lengths)).pack(length, max_segments=most)
+    room = batch * (most + 1)
+    for start in range(0, len(packs), batch):
+        ids = packs.take(range(start, min(start + batch, len(packs))))["segment_ids"]
+        edges, longest = segments.cu_seqlens(ids, max_segments=room)
+        flat = [(row, segment) for row, line in enumerate(ids.tolist()) for segment in line]
+        begins = [i for i in range(len(flat)) if i == 0 or flat[i] != flat[i - 1]]
+        ends = [*begins[1:], len(flat)]
+        assert edges.dtype == np.int32
+        assert edges.tolist() == begins + [len(flat)] * (room + 1 - len(begins))
+        assert longest == max(end - begin for begin, end in zip(begins, ends, strict=True))
+        assert isinstance(longest, int)
 
 
 def test_edges_of_segments_for_attention():

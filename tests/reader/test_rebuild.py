@@ -56,6 +56,7 @@ DATASETS = {
     "pack": lambda at: (
         cachelib.open(at / "masks").pack({"tokens": 8}, seed=3, pad_id=7, max_segments=3).repeat()
     ),
+    "pack with targets": lambda at: web(at).pack(8, seed=3, targets="shifted"),
     "slice": lambda at: web(at).windows(4).shuffle(1).slice(3, -5).shuffle(2).repeat(),
     "mix": mixed,
     "then": lambda at: cachelib.then([(20, code(at).shuffle(1)), (None, mixed(at))]),
