@@ -7,6 +7,7 @@ web.take([10**12])
 from __future__ import annotations
 
 import numbers
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, cast, get_args
@@ -183,14 +184,15 @@ class Dataset:
         max_segments: SupportsIndex | None = None,
         pad_id: SupportsIndex | Mapping[str, SupportsIndex] = 0,
         targets: Targets | None = None,
+        plan: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
     ) -> Dataset:
         """Whole documents packed into rows, in a random order of rows.
 
-        The lengths of all documents are read here, to plan how many packs there are; `packing`
-        tells what becomes of the documents. Documents are spread over pools by the seed, each pool
-        is packed by best-fit decreasing, and pools and their packs are permuted, otherwise in
-        every pass of ``repeat``.
+        The lengths of all documents are read here, to plan how many packs there are, unless the
+        plan is kept already; `packing` tells what becomes of the documents. Documents are spread
+        over pools by the seed, each pool is packed by best-fit decreasing, and pools and their
+        packs are permuted, otherwise in every pass of ``repeat``.
 
         Args:
             length: tokens of a pack; or values of several ragged fields, as in
@@ -205,6 +207,8 @@ class Dataset:
             targets: add a column ``labels`` of the (first) field, int32, -100 where there is no
                 target, as of `windows`: "aligned" or "shifted". A segment, also a piece of a
                 document that was split, stands alone: its first token is no target.
+            plan: the path or URL of a JSON object that the plan is read from; if there is none,
+                it is made and kept there.
             progress: is called with how much is done and of how much, two for each document.
 
         Returns:
@@ -217,6 +221,9 @@ class Dataset:
         Raises:
             ValueError: on anything but the rows of a cache in stored order, or for values that do
                 not fit; with "error", for a document that is too long.
+            StateMismatch: ``plan`` is the plan of other packs: other rows, lengths, overlong,
+                max_segments or seed; names what differs.
+            CorruptData: ``plan`` is damaged, or no such object.
         """
         if not can(self.node, Stream):
             kind = type(self.node).__name__.lower()
@@ -232,7 +239,7 @@ class Dataset:
         exact = {name: as_integer("pad_id", value) for name, value in pads.items()}
         _check_targets(targets)
         stream, seed = cast(Stream, self.node), as_integer("seed", seed)
-        return Dataset(pack(stream, rule, seed, exact, targets, progress))
+        return Dataset(pack(stream, rule, seed, exact, targets, plan, progress))
 
     def split(self, fraction: float, seed: SupportsIndex = 0) -> tuple[Dataset, Dataset]:
         """Two datasets that share no row: the rest, and what is held out.

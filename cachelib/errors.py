@@ -40,4 +40,4 @@ class BuildFailed(ForebayError):
 
 
 class StateMismatch(ForebayError):
-    """A saved loader state does not belong to this order."""
+    """What was saved of an order, a loader's state or a plan of packs, belongs to another one."""

@@ -155,6 +155,18 @@ class Storage:
         """The storage at a local path or URL."""
         return cls(canonical_url(location))
 
+    @classmethod
+    def of_object(cls, location: str | os.PathLike[str]) -> tuple[Storage, str]:
+        """The storage that holds the object at a local path or URL, and its key there.
+
+        Raises:
+            ValueError: as of `canonical_url`, or it names no object but the root of a store.
+        """
+        folder, _, key = canonical_url(location).rstrip("/").rpartition("/")
+        if not key or key.endswith(":"):
+            raise ValueError(f"{os.fspath(location)!r} names no object")
+        return cls.at(f"{folder}/"), key
+
     @property
     def local_path(self) -> Path | None:
         """The folder on this machine, or None for other stores."""

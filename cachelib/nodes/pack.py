@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from cachelib import segments
+from cachelib import plans, segments
 from cachelib.nodes.base import Columns, Origin, Stream, Version, chain, traced
 from cachelib.order.packing import Order, Plan, Progress, Rule, plan
 from cachelib.ragged import offsets_of, ranges
@@ -135,15 +137,7 @@ class Pack:
         return replace(self, epoch=epoch)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "pack",
-            "seed": self.plan.seed,
-            **{f"length[{name}]": length for name, length in self.plan.rule.limits},
-            "overlong": self.plan.rule.overlong,
-            "max_segments": self.plan.rule.max_segments,
-            "packs": self.size,
-            "of": self.child.describe(),
-        }
+        return {**_facts(self.child, self.plan.rule, self.plan.seed), "packs": self.size}
 
     @property
     def _order(self) -> Order:
@@ -186,9 +180,10 @@ def pack(
     seed: int,
     pads: Mapping[str, int],
     targets: segments.Targets | None = None,
+    kept: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Pack:
-    """Packs of documents, planned by their lengths, which are all read here.
+    """Packs of documents, planned by their lengths, which are all read here unless a plan is kept.
 
     Args:
         child: the documents, a finite number.
@@ -196,14 +191,25 @@ def pack(
         seed: of the membership of pools, and of the order.
         pads: what fills the rest of a pack, by column.
         targets: how the first field is labelled, None for not at all.
+        kept: the path or URL of the plan: where to read it, or else to keep it.
         progress: is told how many documents are done, and of how many; each counts twice, as its
             length is read and as it is packed.
 
     Raises:
         ValueError: a field or pad that cannot be, a first field that holds no token ids to be
             labelled, or a document that ``rule`` refuses.
+        StateMismatch, CorruptData: what is kept does not fit, or is damaged.
     """
     _check(child, rule, pads, targets)
+    make = partial(_planned, child, rule, seed, progress)
+    found = (
+        make() if kept is None else plans.kept(kept, _facts(child, rule, seed), rule, seed, make)
+    )
+    return Pack(child, found, tuple(pads.items()), targets)
+
+
+def _planned(child: Stream, rule: Rule, seed: int, progress: Progress | None) -> Plan:
+    """The plan of packs of documents, whose lengths are all read."""
     count = child.size
     assert count is not None
     sizes = np.empty((count, len(rule.fields)), np.uint32)
@@ -220,7 +226,19 @@ def pack(
         if progress is not None:
             progress(count + done, 2 * count)
 
-    return Pack(child, plan(sizes, accounts, rule, seed, packed), tuple(pads.items()), targets)
+    return plan(sizes, accounts, rule, seed, packed)
+
+
+def _facts(child: Stream, rule: Rule, seed: int) -> dict[str, Any]:
+    """What the packs of documents and their order depend on, as JSON."""
+    return {
+        "kind": "pack",
+        "seed": seed,
+        **{f"length[{name}]": length for name, length in rule.limits},
+        "overlong": rule.overlong,
+        "max_segments": rule.max_segments,
+        "of": child.describe(),
+    }
 
 
 def told(rule: Rule, name: str) -> tuple[str, str]:

@@ -72,6 +72,30 @@ def test_objects_round_trip(storage: Storage) -> None:
     assert storage.list("") == ["b/z"]
 
 
+@pytest.mark.parametrize(
+    ("location", "url", "key"),
+    [
+        ("/a/b/c.json", "file:///a/b/", "c.json"),
+        ("/c.json", "file:///", "c.json"),
+        ("gs://bucket/c.json", "gs://bucket/", "c.json"),
+        ("s3://bucket/a/c.json/", "s3://bucket/a/", "c.json"),
+    ],
+)
+def test_an_object_has_a_place_and_a_key(location: str, url: str, key: str) -> None:
+    assert Storage.of_object(location) == (Storage(url), key)
+
+
+def test_a_relative_path_is_an_object_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Storage.of_object("c.json") == (Storage.at(tmp_path), "c.json")
+
+
+@pytest.mark.parametrize("location", ["/", "file:///", "gs://bucket", "gs://", ""])
+def test_a_root_is_no_object(location: str) -> None:
+    with pytest.raises(ValueError, match=r"names no (object|bucket)|got ''"):
+        Storage.of_object(location)
+
+
 def test_the_first_put_counts(storage: Storage) -> None:
     assert storage.put_if_absent("a/x", b"1") == b"1"
     assert storage.put_if_absent("a/x", b"2") == b"1"

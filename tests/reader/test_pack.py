@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 import cachelib
 from cachelib import dataset, mix, segments
-from cachelib.errors import StateMismatch
+from cachelib.canonical import seal, unseal
+from cachelib.errors import CorruptData, StateMismatch
 from tests.reader.documents import DocumentCache
 from tests.reader.memory import SimulatedCache
 from tests.reader.stored import write_commit, write_frames, write_masks
@@ -258,6 +260,152 @@ def test_nothing_to_pack():
     ds = dataset.of(DocumentCache([])).pack(8)
     assert len(ds) == 0
     assert ds.take([])["tokens"].shape == (0, 8)
+
+
+def test_a_kept_plan_is_read_instead_of_all_lengths(tmp_path):
+    lengths, told = web(25_000), []
+    rows = dataset.of(DocumentCache(lengths))
+    place = tmp_path / "plans" / "web.json"
+    made = rows.pack(64, seed=3, plan=place)
+    again = DocumentCache(lengths)
+    kept = dataset.of(again).pack(64, seed=3, plan=place, progress=lambda *a: told.append(a))
+    assert (again.rows_asked, again.values_read, told) == (0, 0, [])
+    assert kept.describe() == made.describe() == rows.pack(64, seed=3).describe()
+    assert kept.packing.accounts == made.packing.accounts
+    assert kept.packing.utilisation == made.packing.utilisation
+    assert kept.packing.packs.dtype == np.int64
+    assert np.array_equal(kept.packing.packs, made.packing.packs)
+    indices = range(0, len(made), 7)
+    assert np.array_equal(kept.take(indices)["tokens"], made.take(indices)["tokens"])
+    kept.loader(4, start=made.loader(4, start=5).state_dict())
+    # A few bytes a pool, and what the plan belongs to.
+    assert len(kept.packing.packs) > 1
+    assert place.stat().st_size < 8 * len(kept.packing.packs) + 1000
+
+
+def test_a_plan_of_several_fields_is_kept(tmp_path):
+    cache = DocumentCache([3, 5, 2, 9, 0, 4, 0], frames=[1, 0, 2, 0, 2, 3, 0])
+    packed = {"overlong": "drop", "max_segments": 2, "plan": tmp_path / "plan.json"}
+    made, kept = (dataset.of(cache).pack({"tokens": 8, "frames": 4}, **packed) for _ in range(2))
+    assert kept.packing.accounts == made.packing.accounts
+    assert runs(everything(kept)) == runs(everything(made))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 32}, r"pack.length\[tokens\] is 64 in the plan, but 32 here"),
+        ({"seed": 2}, "pack.seed is 1 in the plan, but 2 here"),
+        ({"overlong": "drop"}, "pack.overlong is 'split' in the plan, but 'drop' here"),
+        ({"max_segments": 3}, "pack.max_segments is None in the plan, but 3 here"),
+    ],
+)
+def test_a_plan_of_other_packs_is_refused(tmp_path, options, message):
+    rows, place = dataset.of(DocumentCache(web(300))), tmp_path / "plan.json"
+    rows.pack(64, seed=1, plan=place)
+    before = place.read_bytes()
+    with pytest.raises(StateMismatch, match=f"{place} is the plan of other packs: {message}; name"):
+        rows.pack(**{"length": 64, "seed": 1, "plan": place, **options})
+    assert place.read_bytes() == before
+    rows.pack(64, seed=1, plan=place, pad_id=3, targets="shifted")  # the same packs
+
+
+def test_a_plan_of_other_documents_is_refused(tmp_path):
+    place = tmp_path / "plan.json"
+    write_commit(tmp_path / "web", [LENGTHS])
+    cachelib.open(tmp_path / "web").pack(8, plan=place)
+    write_commit(tmp_path / "web", [LENGTHS])
+    cachelib.open(tmp_path / "web", 0).pack(8, plan=place)
+    with pytest.raises(StateMismatch, match=r"cache.rows is 12 in the plan, but 24 here"):
+        cachelib.open(tmp_path / "web").pack(8, plan=place)
+    with pytest.raises(StateMismatch, match=r"split.fraction is missing in the plan, but 0.5 here"):
+        cachelib.open(tmp_path / "web", 0).split(0.5)[0].pack(8, plan=place)
+
+
+def test_what_is_no_plan_is_refused_and_left(tmp_path):
+    rows, place = dataset.of(DocumentCache(LENGTHS)), tmp_path / "plan.json"
+    rows.pack(8, plan=place)
+    whole = place.read_bytes()
+    line = unseal(whole, "")
+    for data, kind, message in (
+        (whole[:-9], CorruptData, "plan.json: .* cut short or damaged"),
+        (whole.replace(b"12", b"13", 1), CorruptData, "cut short or damaged"),
+        (b"{}", CorruptData, "plan.json: 2 bytes"),
+        (seal([1]), StateMismatch, "plan.json is no plan of packs: name another place"),
+        (seal({"kind": "pack"}), StateMismatch, "is no plan of packs"),
+        (seal({**line, "format": 9}), StateMismatch, "a plan of format 9, and .* reads format 1"),
+    ):
+        place.write_bytes(data)
+        with pytest.raises(kind, match=message):
+            rows.pack(8, plan=place)
+        assert place.read_bytes() == data
+
+
+def test_no_plan_is_kept_of_what_cannot_be_packed(tmp_path):
+    rows, place = dataset.of(DocumentCache(LENGTHS)), tmp_path / "plan.json"
+    with pytest.raises(ValueError, match="row 1 has"):
+        rows.pack(8, overlong="error", plan=place)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="names no object"):
+        rows.pack(8, plan="/")
+
+
+def test_many_that_start_at_once_keep_one_whole_plan(tmp_path):
+    """Each makes the plan or finds it; the first one's stays, and no other object is left."""
+    lengths, place = web(2_000), tmp_path / "plan.json"
+    with ThreadPoolExecutor(8) as pool:
+        packs = list(
+            pool.map(lambda _: dataset.of(DocumentCache(lengths)).pack(64, plan=place), range(16))
+        )
+    assert {tuple(ds.packing.packs) for ds in packs} == {tuple(packs[0].packing.packs)}
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_another_plan_written_meanwhile_is_refused(tmp_path):
+    """Two jobs that name one place for different plans: the later one is told."""
+    rows, place = dataset.of(DocumentCache(LENGTHS)), tmp_path / "plan.json"
+    with pytest.raises(StateMismatch, match=r"pack.seed is 2 in the plan, but 1 here"):
+        rows.pack(8, seed=1, plan=place, progress=lambda *_: rows.pack(8, seed=2, plan=place))
+
+
+def test_a_plan_is_kept_at_a_url(tmp_path):
+    rows, url = dataset.of(DocumentCache(LENGTHS)), f"memory://{tmp_path.name}/plans/a.json"
+    made = rows.pack(8, plan=url)
+    with pytest.raises(StateMismatch, match=f"{url} is the plan of other packs"):
+        rows.pack(9, plan=url)
+    assert rows.pack(8, plan=url).packing.accounts == made.packing.accounts
+
+
+def test_pickled_loaders_carry_the_plan_and_do_not_grow(tmp_path):
+    """8 bytes a pool, whatever was read before."""
+    write_commit(tmp_path, [[1, 2, 3] * 4_200] * 2)
+    cache = cachelib.open(tmp_path)
+    packs = cache.pack(4, seed=1, plan=tmp_path / "plan.json")
+    loader = packs.repeat().loader(16, prefetch=0)
+    before = len(pickle.dumps(loader))
+    for _ in range(20):
+        next(loader)
+    packs.take(range(0, len(packs), 9))
+    assert len(packs.packing.packs) > 1
+    assert len(pickle.dumps(loader)) <= before + 8 * len(packs.packing.packs) + 200
+    assert len(pickle.dumps(packs)) - len(pickle.dumps(cache.dataset())) < 2000
+    assert runs(pickle.loads(pickle.dumps(packs)).take([5])) == runs(packs.take([5]))
+
+
+def test_steps_are_exact():
+    """A loader of packs has as many batches as it says, on every rank and by every policy."""
+    packs = dataset.of(DocumentCache(web(100))).pack(64, seed=2)
+    count = len(packs)
+    for passes, batch, last, world in itertools.product((1, 2), (4, 6), ("drop", "pad"), (1, 2)):
+        ds = packs.repeat(passes)
+        loader = ds.loader(batch, last=last, dp_world=world, dp_rank=world - 1, prefetch=0)
+        steps = passes * count // batch if last == "drop" else -(-passes * count // batch)
+        assert loader.remaining == steps
+        for left in reversed(range(steps)):
+            next(loader)
+            assert loader.remaining == left
+        with pytest.raises(StopIteration):
+            next(loader)
 
 
 def test_progress_is_told_until_all_is_done():
