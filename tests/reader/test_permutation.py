@@ -1,7 +1,7 @@
 """The permutation: an exact bijection, and random in the ways that training would notice.
 
-Statistical tests use fixed keys, so they cannot flicker. Limits are those of the binomial (or chi
-square) distribution at ``SIGMAS`` standard deviations, over all comparisons of a test.
+Statistical tests use fixed keys, so they cannot flicker; their limits are those of
+tests/reader/randomness.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from cachelib.order.permutation import BLOCK, TABLE_LIMIT, Permutation
 from cachelib.order.seeds import derive, of_epoch
+from tests.reader import randomness
 
-SIGMAS = 5.0
 # A few sizes at which indices have structure: powers of two, their neighbours, and a round number.
 SIZES = [1 << 12, (1 << 12) + 1, 1 << 16, (1 << 16) + 1, 100_000, 1 << 17]
 LARGE = [10**9, 1 << 40, (1 << 40) + 1, 10**12, 1 << 50]
@@ -33,18 +33,6 @@ def images(size: int, seed: int = 0, epoch: int = 0) -> np.ndarray:
     """The whole order, or as much of its beginning as a test of a large one looks at."""
     positions = size if size not in LARGE else POSITIONS
     return permutation(size, seed, epoch).apply(np.arange(positions))
-
-
-def assert_binomial(hits: int, trials: int, chance: float) -> None:
-    deviation = math.sqrt(trials * chance * (1 - chance))
-    assert abs(hits - trials * chance) <= SIGMAS * deviation + 1, (hits, trials * chance)
-
-
-def assert_uniform(counts: np.ndarray, expected: float) -> None:
-    """Chi square of counts against one expected value, by its normal approximation."""
-    degrees = counts.size - 1
-    chi = float(((counts - expected) ** 2 / expected).sum())
-    assert abs(chi - degrees) <= SIGMAS * math.sqrt(2 * degrees), (chi, degrees)
 
 
 def assert_bijection(size: int) -> None:
@@ -152,7 +140,7 @@ def test_all_permutations_of_a_tiny_domain_are_equally_likely(size):
     every = list(itertools.permutations(range(size)))
     counts = np.array([found.count(p) for p in every])
     assert counts.sum() == seeds
-    assert_uniform(counts, seeds / len(every))
+    randomness.uniform(counts, seeds / len(every), "permutations")
 
 
 @pytest.mark.parametrize("size", [5, 8, 13, 16, 64, 100])
@@ -162,7 +150,7 @@ def test_every_value_at_every_position_is_equally_likely(size):
     for seed in range(seeds):
         counts[np.arange(size), images(size, seed)] += 1
     for row in (*counts, *counts.T):
-        assert_uniform(row, seeds / size)
+        randomness.uniform(row, seeds / size, "places of a value, or values of a place")
 
 
 @pytest.mark.parametrize("size", [TABLE_LIMIT + 1, 1 << 13])
@@ -175,84 +163,27 @@ def test_pairs_of_a_small_network_are_spread_evenly(size):
             order = images(size, seed)
             counts += np.bincount((np.roll(order, -distance) - order) % size, minlength=size)
         assert counts[0] == 0
-        assert_uniform(counts[1:], keys * size / (size - 1))
+        randomness.uniform(counts[1:], keys * size / (size - 1), f"differences at {distance}")
 
 
+@pytest.mark.parametrize("check", randomness.ONE_ORDER, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("size", SIZES + LARGE)
-def test_residues_in_batches_are_binomial(size):
-    """Every batch of 512 holds each residue as often as a fair draw would."""
-    order = images(size)
-    batches = order[: len(order) // 512 * 512].reshape(-1, 512)
-    for modulus in range(2, 65):
-        counts = np.stack([np.bincount(b, minlength=modulus) for b in batches % modulus])
-        chance = np.array([(size - r - 1) // modulus + 1 for r in range(modulus)]) / size
-        # Drawing without replacement varies less, so the binomial is an upper limit.
-        assert np.all(np.abs(counts - 512 * chance) <= 6 * np.sqrt(512 * chance) + 2), modulus
-        pooled = ((counts - 512 * chance) ** 2 / (512 * chance)).sum()
-        degrees = len(batches) * (modulus - 1) * (1 - 512 / size)
-        assert abs(pooled - degrees) <= SIGMAS * math.sqrt(2 * degrees), modulus
-
-
-@pytest.mark.parametrize("size", SIZES + LARGE)
-def test_residues_of_neighbours_are_independent(size):
-    """Low bits and other residues change from one position to the next as chance has it."""
-    order = images(size)
-    for modulus in (2, 3, 4, 8, 16, 32, 64):
-        same = int(np.count_nonzero(order[1:] % modulus == order[:-1] % modulus))
-        alike = (size / modulus - 1) / (size - 1)
-        assert_binomial(same, len(order) - 1, alike)
+def test_orders_are_random_in(check, size):
+    check(images(size), size)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_neighbours_do_not_stay_neighbours(size):
-    order = images(size)
-    for distance in (1, 2, 3, 16):
-        ends = np.abs(order[distance:] - order[:-distance])
-        for near in (1, 8, 64):
-            hits = int(np.count_nonzero(ends <= near))
-            assert_binomial(hits, len(ends), 2 * near / size)
-    ascents = int(np.count_nonzero(order[1:] > order[:-1]))
-    # The number of ascents of a random permutation has variance (n + 1) / 12.
-    assert abs(ascents - (size - 1) / 2) <= SIGMAS * math.sqrt((size + 1) / 12)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_few_points_stay(size):
-    """Fixed points of a random permutation are Poisson with mean 1."""
+def test_rows_leave_their_places(size):
     for seed in range(5):
-        assert np.count_nonzero(images(size, seed) == np.arange(size)) <= 9
+        randomness.unrelated(np.arange(size), images(size, seed), size)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_epochs_and_nearby_seeds_are_unrelated(size):
+    """Seed 7 in epoch 1 is not seed 8 in epoch 0, either."""
     orders = [images(size, seed, epoch) for seed in (7, 8) for epoch in (0, 1, 2)]
-    centre = (size - 1) / 2
-    for a, b in itertools.combinations(orders, 2):
-        same = int(np.count_nonzero(a == b))
-        assert same <= 9
-        correlation = float(np.dot(a - centre, b - centre)) / float(np.dot(a - centre, a - centre))
-        assert abs(correlation) <= SIGMAS / math.sqrt(size - 1)
-        close = int(np.count_nonzero(np.abs(a - b) <= size // 256))
-        chance = (2 * (size // 256) + 1) / size
-        assert_binomial(close, size, chance)
-
-
-@pytest.mark.parametrize("size", SIZES + LARGE)
-def test_no_source_clusters_in_a_batch(size):
-    """256 contiguous sources: how often each is in each batch of 512 is as by chance."""
-    edges = np.array([size * source // 256 for source in range(257)])
-    chance = np.diff(edges) / size
-    drawn = np.searchsorted(edges, images(size), side="right") - 1
-    batches = drawn[: len(drawn) // 512 * 512].reshape(-1, 512)
-    counts = np.stack([np.bincount(b, minlength=256) for b in batches])
-    # 512 draws of chance 1/256: mean 2; 17 or more has probability below 1e-10.
-    assert counts.max() < 17
-    pooled = ((counts - 512 * chance) ** 2 / (512 * chance)).sum()
-    degrees = len(batches) * 255 * (1 - 512 / size)
-    assert abs(pooled - degrees) <= SIGMAS * math.sqrt(2 * degrees)
-    # Neighbouring positions come from one source as often as chance has it.
-    alike = int(np.count_nonzero(drawn[1:] == drawn[:-1]))
-    assert_binomial(alike, len(drawn) - 1, float((chance**2).sum()))
+    for one, other in itertools.combinations(orders, 2):
+        randomness.unrelated(one, other, size)
 
 
 @pytest.mark.parametrize("bits", [32, 40, 50, 62, 63])
@@ -260,8 +191,9 @@ def test_bits_of_large_domains_are_fair(bits):
     order = permutation(2**bits, bits).apply(np.arange(1 << 16))
     for bit in range(bits):
         ones = (order >> bit) & 1
-        assert_binomial(int(ones.sum()), len(order), 0.5)
-        assert_binomial(int(np.count_nonzero(ones[1:] != ones[:-1])), len(order) - 1, 0.5)
+        changes = int(np.count_nonzero(ones[1:] != ones[:-1]))
+        randomness.hits(int(ones.sum()), len(order), 0.5, f"ones of bit {bit}")
+        randomness.hits(changes, len(order) - 1, 0.5, f"changes of bit {bit}")
 
 
 def test_sizes_are_unrelated():
