@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import cachelib
 from cachelib import dataset
 from cachelib.order.blocks import HELD, BlockOrder, Blocks
+from cachelib.order.seeds import of_epoch
+from tests.reader import randomness
 from tests.reader.memory import FailingCache, MemoryCache, SimulatedCache
 from tests.reader.stored import write_commit
 
@@ -107,6 +109,38 @@ def test_blocks_meet_evenly():
         groups = BlockOrder(blocks, seed).locate(BlockOrder(blocks, seed).invert(np.array([0, 3])))
         together += int(groups[0][0] == groups[0][1])
     assert abs(together - turns / 7) < 5 * math.sqrt(turns * (1 / 7) * (6 / 7))
+
+
+def inner(order, number):
+    """The order of a group's rows, as a permutation of their ranks in storage."""
+    blocks = order.blocks
+    whole = blocks.window * blocks.block
+    rows = order.apply(np.arange(number * whole, (number + 1) * whole))
+    return np.argsort(np.argsort(rows))
+
+
+@pytest.mark.parametrize(("block", "window"), [(256, 64), (64, 100), (4096, 2), (1, 4097)])
+@pytest.mark.parametrize("check", randomness.ONE_ORDER, ids=lambda check: check.__name__)
+def test_rows_of_a_group_are_in_random_order(check, block, window):
+    order = BlockOrder(Blocks(3 * block * window, block, window), 1)
+    check(inner(order, 1), block * window)
+
+
+def test_orders_of_groups_passes_and_nearby_seeds_are_unrelated():
+    blocks = Blocks(3 * 64 * 128, 64, 128)
+    passes = [of_epoch(seed, epoch) for seed in (7, 8) for epoch in (0, 1)]
+    found = [inner(BlockOrder(blocks, seed), number) for seed in passes for number in (0, 1)]
+    for one, other in itertools.combinations(found, 2):
+        randomness.unrelated(one, other, 64 * 128)
+
+
+def test_blocks_are_in_random_order():
+    """Of blocks of one row that are not mixed, the order of rows is that of blocks."""
+    blocks = Blocks(2100, 1, 1)
+    first, second = (BlockOrder(blocks, of_epoch(3, e)).apply(everywhere(blocks)) for e in (0, 1))
+    for check in randomness.ONE_ORDER:
+        check(first, 2100)
+    randomness.unrelated(first, second, 2100)
 
 
 def labels(ds, indices=None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import astuple
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cachelib.order import packing
 from cachelib.order.packing import (
     LONGEST,
     POOL_PACKS,
@@ -184,7 +186,7 @@ def lognormal(count, seed=0):
     return column(np.maximum(1, drawn).astype(np.int64))
 
 
-@pytest.mark.parametrize("length", [2048, 8192])
+@pytest.mark.parametrize("length", [2048, 4096, 8192])
 def test_little_is_lost_to_padding_and_to_pools(length):
     sizes, r = lognormal(120_000), rule(length)
     found = plan(sizes.astype(np.uint32), r.account(sizes), r, seed=0)
@@ -205,6 +207,52 @@ def test_pools_are_large_enough():
     assert found.packs.sum() == found.size
     for pool in range(pools):
         assert r.pack(r.pieces(sizes[found.documents(pool)]).sizes)[1] == found.packs[pool]
+
+
+ANY_RULE = [
+    *(rule(9, overlong, most) for overlong in CUTTING for most in (None, 2)),
+    Rule((("tokens", 9), ("frames", 5)), "drop"),
+    Rule((("tokens", 9), ("frames", 5)), "drop", 2),
+]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), max_size=60),
+    st.sampled_from(ANY_RULE),
+    st.integers(-9, 9),
+)
+def test_all_that_is_given_is_in_the_rows_of_all_pools_once_or_is_declared(sizes, r, seed):
+    """Of pools as small as can be, by every policy, with one limit and with two."""
+    given_ = np.array(sizes, np.int64).reshape(-1, 2)[:, : len(r.limits)]
+    accounts = r.account(given_)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "POOL_PACKS", 1)
+        patch.setattr(packing, "POOL_PIECES", 3)
+        found = plan(given_, accounts, r, seed)
+    rows = 0
+    packed: Counter[tuple[str, int, int]] = Counter()
+    for pool in range(len(found.packs)):
+        documents = found.documents(pool)
+        pieces = r.pieces(given_[documents])
+        packs, count = r.pack(pieces.sizes)
+        rows += count
+        assert count == found.packs[pool]
+        used = np.zeros((count, len(r.limits)), np.int64)
+        np.add.at(used, packs, pieces.sizes)
+        assert (used <= r.lengths).all()
+        for document, starts, lengths in zip(
+            documents[pieces.documents].tolist(), pieces.starts, pieces.sizes, strict=True
+        ):
+            for at, name in enumerate(r.fields):
+                values = range(int(starts[at]), int(starts[at] + lengths[at]))
+                packed.update((name, document, value) for value in values)
+    assert rows == found.size
+    assert set(packed.values()) <= {1}
+    for at, name in enumerate(r.fields):
+        tally = accounts.values[name]
+        inside = sum(key[0] == name for key in packed)
+        assert inside == tally.packed
+        assert given_[:, at].sum() == tally.given == inside + tally.truncated + tally.dropped
 
 
 def test_membership_depends_on_the_seed_and_the_order_on_the_epoch():
