@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args
 
@@ -359,6 +361,26 @@ def test_many_that_start_at_once_keep_one_whole_plan(tmp_path):
         )
     assert {tuple(ds.packing.packs) for ds in packs} == {tuple(packs[0].packing.packs)}
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_processes_that_start_at_once_keep_one_whole_plan(tmp_path):
+    write_commit(tmp_path / "web", [[1, 2, 3] * 4_200] * 2)
+    script = (
+        "import sys, cachelib; "
+        "packs = cachelib.open(sys.argv[1]).pack(4, plan=sys.argv[2]); "
+        "print(len(packs), packs.packing.packs.tolist())"
+    )
+    arguments = [str(tmp_path / "web"), str(tmp_path / "plans" / "web.json")]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    told = [process.communicate(timeout=60)[0] for process in started]
+    packs = cachelib.open(tmp_path / "web").pack(4)
+    assert told == [f"{len(packs)} {packs.packing.packs.tolist()}\n"] * 3
+    assert [path.name for path in (tmp_path / "plans").iterdir()] == ["web.json"]
 
 
 def test_another_plan_written_meanwhile_is_refused(tmp_path):
