@@ -50,8 +50,9 @@ def main(arguments: Sequence[str]) -> int:
         if rest and here:
             parser.error(f"unknown options {' '.join(rest)} (inputs come first)")
         if command == "plan":
-            request = inquire(config)
-            tell = partial(_print_plan, request, next_plan(request))
+            sides = (False,) if config.holdout is None else (False, True)
+            requests = [inquire(config, held=held) for held in sides]
+            tell = partial(_print_plans, [(each, next_plan(each)) for each in requests])
         else:
             show = None if known.quiet else screen.show
             with _handling(_stop_at_once(screen) if here else _interrupt):
@@ -184,7 +185,12 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(summary)))
         return
-    s = summary
+    _print_one(summary)
+    if summary.holdout is not None:
+        _print_one(summary.holdout)
+
+
+def _print_one(s: Summary) -> None:
     for note in s.notes:
         print(f"note: {note}")
     holds = f"{counted(s.rows, 'row')}, {counted(s.tokens, 'token')}"
@@ -210,6 +216,11 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
     tally = ", ".join(f"{count:,} {name}" for name, count in s.counts.items())
     if tally:
         print(f"  counted      {tally}")
+
+
+def _print_plans(plans: Sequence[tuple[Request, Planned]]) -> None:
+    for request, planned in plans:
+        _print_plan(request, planned)
 
 
 def _print_plan(request: Request, planned: Planned) -> None:

@@ -91,7 +91,7 @@ def commit_wave(
         check_audits(own, manifests)
         rows = sum(manifest.rows for manifest in manifests)
         if last and rows + (0 if parent is None else parent.rows) == 0:
-            raise BuildFailed(_no_rows(manifests))
+            raise BuildFailed(_no_rows(plan, manifests))
         commit = follow(
             ledger,
             parent,
@@ -190,9 +190,13 @@ def check_audits(before: Sequence[Commit], manifests: Sequence[Manifest]) -> Non
         )
 
 
-def _no_rows(manifests: Sequence[Manifest]) -> str:
+def _no_rows(plan: Plan, manifests: Sequence[Manifest]) -> str:
     sources = sorted({cover.source for manifest in manifests for cover in manifest.covers})
     rejects = add_counts(manifest.rejects for manifest in manifests)
     shown = ", ".join(sources[:3]) + (", ..." if sources[3:] else "")
     found = f"{counted(len(sources), 'source')} ({shown})"
-    return f"{found} gave no row at all; rejects: {rejects or 'none'}. Nothing was committed"
+    none = f"{found} gave no row at all; rejects: {rejects or 'none'}. Nothing was committed"
+    side = plan.reading.holdout
+    if side is None:
+        return none
+    return f"{none}. Of all records {side.share:g} are wanted here: change holdout (--holdout)"

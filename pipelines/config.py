@@ -51,6 +51,15 @@ def _column_type(kind: str) -> str:
     return kind
 
 
+class HoldoutConfig(BaseModel):
+    """What is held out of a build."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fraction: float = Field(gt=0, lt=1)
+    seed: int = Field(0, ge=0, lt=1 << 64)
+
+
 class BuildConfig(BaseModel):
     """One build: sources, what becomes of them, and where it runs."""
 
@@ -83,6 +92,11 @@ class BuildConfig(BaseModel):
     )
     invalid_unicode: Literal["reject", "replace"] = Field(
         "reject", description="What becomes of a record with invalid Unicode."
+    )
+    holdout: HoldoutConfig | None = Field(
+        None,
+        description="Share of records that go to a cache of their own beside this one, "
+        "named TO-holdout; or fraction and seed, as in 0.01:7.",
     )
     max_reject_rate: float = Field(
         0.01, ge=0, le=1, description="Share of records that may be rejected before it fails."
@@ -163,6 +177,14 @@ class BuildConfig(BaseModel):
     @classmethod
     def _size(cls, value: Any) -> Any:
         return parse_size(value) if isinstance(value, str) else value
+
+    @field_validator("holdout", mode="before")
+    @classmethod
+    def _share(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            fraction, _, seed = value.partition(":")
+            return {"fraction": fraction, **({"seed": seed} if seed else {})}
+        return {"fraction": value} if isinstance(value, int | float) else value
 
     @field_validator("keep", mode="before")
     @classmethod

@@ -23,7 +23,7 @@ from pipelines.commit import commits_of, finish
 from pipelines.config import BuildConfig, build_config, setting
 from pipelines.plan import Plan, Work, check_unchanged, make_splits, make_waves, remaining
 from pipelines.progress import Progress, Watcher, published
-from pipelines.request import Request, find_sources, inquire
+from pipelines.request import Request, cache_url, find_sources, inquire
 from pipelines.sample import check_sample
 from pipelines.sample import notes as notes_on_sample
 from pipelines.tasks import (
@@ -77,6 +77,7 @@ class Summary:
         stored_bytes: of the shards of this build, None where the store does not tell.
         seconds: from the call to its end; `working` without what came before the first wave.
         notes: what the user should know.
+        holdout: what was done for the cache of what is held out, None where nothing is.
     """
 
     url: str
@@ -94,6 +95,7 @@ class Summary:
     seconds: float
     working: float
     notes: tuple[str, ...]
+    holdout: Summary | None = None
 
 
 def build(
@@ -114,8 +116,21 @@ def build(
         ForebayError: of the kind that fits; what was committed before stays.
     """
     config = build_config(values) if config is None else config
+    summary = _build(config, False, show, beam_arguments)
+    if config.holdout is None:
+        return summary
+    return replace(summary, holdout=_build(config, True, show, beam_arguments))
+
+
+def _build(
+    config: BuildConfig,
+    held: bool,
+    show: Callable[[Progress], None] | None,
+    beam_arguments: Sequence[str],
+) -> Summary:
+    """Bring one cache up to date: that of what is held out, or the other one."""
     began = time.monotonic()
-    storage = Storage.at(config.to)
+    storage = Storage.at(cache_url(config, held))
     inspected_ns = time.time_ns()
     discovery = find_sources(config)
     if sys.flags.optimize > 1 and remaining(discovery.sources, _taken(Ledger(storage))).pieces:
@@ -123,7 +138,7 @@ def build(
             "Apache Beam cannot run without docstrings: leave out PYTHONOPTIMIZE=2 or python "
             "-OO (PYTHONOPTIMIZE=1 and -O are fine)"
         )
-    request = inquire(config, discovery, inspected_ns)
+    request = inquire(config, discovery, inspected_ns, held=held)
     commits: list[Commit] = []
     size = earlier = 0
     working = time.monotonic()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from cachelib.canonical import digest, digest_of
@@ -88,7 +88,7 @@ class Plan:
             "parent_version": self.parent_version,
             "schema": self.schema.to_json(),
             "identity": self.identity,
-            "reading": asdict(self.reading),
+            "reading": self.reading.to_json(),
             "tokenizer": self.tokenizer,
             "sources": _columns(self.sources),
             "splits": [
@@ -106,9 +106,7 @@ class Plan:
             parent_version=value["parent_version"],
             schema=Schema.from_json(value["schema"]),
             identity=dict(value["identity"]),
-            reading=Reading(
-                **{**value["reading"], "keep": tuple(map(tuple, value["reading"]["keep"]))}
-            ),
+            reading=Reading.from_json(value["reading"]),
             tokenizer=dict(value["tokenizer"]),
             sources=_sources(value["sources"]),
             splits=tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from pipelines.columns import text_schema
 from pipelines.config import BuildConfig, called
 from pipelines.sample import Sample, take_sample
 from pipelines.sources import Discovery, discover, url_of
-from pipelines.sources.records import Reading, Source
+from pipelines.sources.records import Holdout, Reading, Source
 from pipelines.tasks import tokenizer_objects
 from pipelines.tokenization import (
     Encoder,
@@ -63,6 +63,12 @@ class Request:
     tokens_per_byte: float
 
 
+def cache_url(config: BuildConfig, held: bool) -> str:
+    """Where the cache is that a configuration makes, or the one of what it holds out."""
+    url = Storage.at(config.to).url
+    return f"{url.rstrip('/')}-holdout/" if held else url
+
+
 def find_sources(config: BuildConfig) -> Discovery:
     """The sources asked for, without what the cache itself holds where it lies among them.
 
@@ -92,20 +98,30 @@ def _url(discovery: Discovery, source: Source) -> str:
 
 
 def inquire(
-    config: BuildConfig, discovery: Discovery | None = None, inspected_ns: int = 0
+    config: BuildConfig,
+    discovery: Discovery | None = None,
+    inspected_ns: int = 0,
+    *,
+    held: bool = False,
 ) -> Request:
     """Find out what planning needs: the sources, the tokenizer, and whether the cache fits.
 
     Args:
         discovery, inspected_ns: the sources, and when they were looked for, if that is done.
+        held: inquire for the cache of what is held out, not for the one of the rest.
     """
-    storage = Storage.at(config.to)
-    reading = Reading(config.text_field, tuple(sorted(config.keep.items())), config.invalid_unicode)
+    storage = Storage.at(cache_url(config, held))
+    everything = Reading(
+        config.text_field, tuple(sorted(config.keep.items())), config.invalid_unicode
+    )
+    told = config.holdout
+    holdout = None if told is None else Holdout(told.fraction, told.seed, held)
+    reading = replace(everything, holdout=holdout)
     files = load_tokenizer(config.tokenizer)
     if discovery is None:
         inspected_ns = time.time_ns()
         discovery = find_sources(config)
-    sample = take_sample(discovery, reading)
+    sample = take_sample(discovery, everything)
     prepared = prepare(files, Policy(config.bos, config.eos), config.engine, sample.text)
     encoder = open_encoder(files, prepared)
     identity = _identity(reading, prepared, files)
@@ -121,7 +137,7 @@ def inquire(
         schema=_fitting_schema(storage, schema, identity),
         identity=identity,
         sample=sample,
-        tokens_per_byte=_tokens_per_byte(encoder, sample.text),
+        tokens_per_byte=(holdout.share if holdout else 1) * _tokens_per_byte(encoder, sample.text),
     )
 
 
@@ -149,10 +165,11 @@ def _fitting_schema(storage: Storage, schema: Schema, identity: dict[str, Any]) 
         Identity.from_json(identity["tokenizer"]),
         storage.url,
     )
+    here, there = identity["reading"], theirs["reading"]
     different = [
-        f"{called(key)} is {_shown(value)}, the cache has {_shown(theirs['reading'].get(key))}"
-        for key, value in identity["reading"].items()
-        if value != theirs["reading"].get(key)
+        f"{called(key)} is {_shown(here.get(key))}, the cache has {_shown(there.get(key))}"
+        for key in here | there
+        if here.get(key) != there.get(key)
     ]
     if different:
         raise IncompatibleCache(
@@ -167,6 +184,11 @@ def _fitting_schema(storage: Storage, schema: Schema, identity: dict[str, Any]) 
 
 def _shown(value: Any) -> str:
     """A value of how records are read; kept fields as they are given."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        side = "what is held out" if value["held"] else "the rest"
+        return f"{value['fraction']} by seed {value['seed']} ({side})"
     if isinstance(value, list):
         return ", ".join(f"{name}:{kind}" for name, kind in value) or "nothing"
     return repr(value)
@@ -176,7 +198,7 @@ def _identity(reading: Reading, prepared: Prepared, files: TokenizerFiles) -> di
     """How rows are made, as it is after a round trip through JSON."""
     identity = {
         "processor": "tokens",
-        "reading": asdict(reading),
+        "reading": reading.to_json(),
         "tokenizer": prepared.identity.to_json(),
         "engines": dict(prepared.versions),
         "files": {key: digest(data) for key, data in tokenizer_objects(files).items()},

@@ -19,18 +19,20 @@ import pyarrow as pa
 from cachelib.ragged import Ragged
 from cachelib.shard import Cover, Manifest, ShardWriter, publish, read_manifest
 from cachelib.storage import Storage
+from pipelines.choice import chosen
 from pipelines.columns import columns_of
 from pipelines.overlap import AtOnce, WriteBehind, read_ahead
 from pipelines.plan import Piece, Plan, part_unit, shard_id
 from pipelines.sources import read, url_of
 from pipelines.sources.records import Records, Source
 from pipelines.sources.watch import Stamp, check_inspected, check_unchanged
-from pipelines.tokenization import Encoder, audit_rows, differing
+from pipelines.tokenization import Encoder, differing
 from pipelines.tokenization.arrow import buffers, take
 
 READ_AHEAD = 4
 """Blocks of records that are read before they are needed."""
 
+AUDIT = "forebay.audit"
 AUDIT_RATE = 1 / 2000
 """Share of rows that are tokenized by both engines before a part is published."""
 
@@ -305,8 +307,9 @@ class _Part:
         sizes = np.diff(buffers(text)[0])
         self._count("empty", int(np.count_nonzero(sizes == 0)))
         if not self.exact and self.work.encoder.fast is not None:
-            chosen = [audit_rows(name, records.positions, AUDIT_RATE) for name, records in runs]
-            audited = np.concatenate(chosen)
+            audited = np.concatenate(
+                [chosen(AUDIT, 0, name, records.positions, AUDIT_RATE) for name, records in runs]
+            )
             if not self._begun:
                 first = np.flatnonzero((sizes > 0) & (sizes <= AUDIT_BYTES))[:1]
                 audited[first] = self._begun = len(first) > 0

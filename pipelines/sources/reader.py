@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 
 from cachelib.errors import SourceError
 from pipelines.sources import arrow, csvs, files, jsonarray, jsonl, lines, parquet, text
@@ -37,6 +38,20 @@ def read(
             f"{url}: is read as {source.format}, which has no fields to keep; "
             f"leave out keep (--keep) of {names}, or name another format"
         )
+
+    found = _records(url, source, start, stop, reading)
+    if reading.holdout is None:
+        yield from found
+        return
+    with closing(found):
+        for records in found:
+            yield reading.holdout.of(source.name, records)
+
+
+def _records(
+    url: str, source: Source, start: int, stop: int | None, reading: Reading
+) -> Generator[Records, None, None]:
+    """All records in [start, stop), whatever is held out."""
 
     def chunks(position: int = 0, until: int | None = None) -> Iterator[bytes]:
         return files.plain_chunks(url, source, position, until)

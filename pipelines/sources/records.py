@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+from pipelines.choice import chosen
 
 FORMATS = ("jsonl", "json", "text", "text-lines", "parquet", "arrow", "csv", "tsv")
 COMPRESSIONS = ("gz", "zst", "bz2", "xz")
@@ -76,6 +79,51 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Holdout:
+    """Which records are held out, a function of their source's name and their position.
+
+    Attributes:
+        fraction: the share that is held out, above 0 and below 1.
+        seed: from 0 to 2**64 - 1.
+        held: whether these records are read, or the rest.
+    """
+
+    fraction: float
+    seed: int = 0
+    held: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction < 1:
+            raise ValueError(f"fraction must be above 0 and below 1, got {self.fraction}")
+        if not 0 <= self.seed < 1 << 64:
+            raise ValueError(f"seed must be from 0 to 2**64 - 1, got {self.seed}")
+
+    @property
+    def share(self) -> float:
+        """The share of records that are read."""
+        return self.fraction if self.held else 1 - self.fraction
+
+    def reads(self, source_name: str, positions: np.ndarray) -> np.ndarray:
+        """Which records, at int64 (n,) positions of a source, are read: bool (n,)."""
+        held = chosen("forebay.holdout", self.seed, source_name, positions, self.fraction)
+        return held == self.held
+
+    def of(self, source_name: str, records: Records) -> Records:
+        """The records and rejects among those of a run that are read."""
+        reads = self.reads(source_name, records.positions)
+        rejected = np.array([reject.position for reject in records.rejects], np.int64)
+        mask = pa.py_buffer(np.packbits(reads, bitorder="little"))
+        rows = pa.BooleanArray.from_buffers(pa.bool_(), len(reads), [None, mask])
+        return replace(
+            records,
+            text=records.text.filter(rows),
+            keep={name: column.filter(rows) for name, column in records.keep.items()},
+            positions=records.positions[reads],
+            rejects=tuple(itertools.compress(records.rejects, self.reads(source_name, rejected))),
+        )
+
+
+@dataclass(frozen=True)
 class Reading:
     """How records become text; part of a cache's identity.
 
@@ -84,11 +132,13 @@ class Reading:
         keep: (field, type) pairs to keep as typed columns; types are those of `KEEP_TYPES`.
         invalid_unicode: "reject", or "replace" by U+FFFD, for bytes that are not UTF-8 and lone
             surrogate escapes in the text and in kept strings.
+        holdout: which records are read; None for all.
     """
 
     text_field: str = "text"
     keep: tuple[tuple[str, str], ...] = ()
     invalid_unicode: str = "reject"
+    holdout: Holdout | None = None
 
     def __post_init__(self) -> None:
         if not self.text_field:
@@ -107,6 +157,25 @@ class Reading:
                 raise ValueError(f"keep {name!r}: this is the text field")
             if names.count(name) > 1:
                 raise ValueError(f"keep {name!r}: named more than once")
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object, the same as ever where nothing is held out."""
+        value = asdict(self)
+        if self.holdout is None:
+            del value["holdout"]
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Reading:
+        """The inverse of ``to_json``."""
+        holdout = value.get("holdout")
+        return cls(
+            **{
+                **value,
+                "keep": tuple(map(tuple, value["keep"])),
+                "holdout": None if holdout is None else Holdout(**holdout),
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -136,7 +205,8 @@ class Records:
         positions: int64 of shape (n,), strictly increasing: byte offset in the decompressed
             source, or row number.
         rejects: the records of this run that could not be used.
-        replaced: number of records in which invalid Unicode was replaced.
+        replaced: number of records in which invalid Unicode was replaced, those of the other side
+            of a hold-out among them.
         start, stop: the positions covered; successive runs are contiguous.
     """
 

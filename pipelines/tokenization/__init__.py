@@ -4,7 +4,7 @@ The ids of Hugging Face `tokenizers` are what is right. ``prepare`` finds out wh
 engine gives the same and where it may not; ``open_encoder`` gives each worker an ``Encoder``.
 """
 
-from pipelines.tokenization.audit import audit_rows, differing
+from pipelines.tokenization.audit import differing
 from pipelines.tokenization.code_points import CodePointSet
 from pipelines.tokenization.encoder import Encoder
 from pipelines.tokenization.files import TokenizerError, TokenizerFiles, load_tokenizer
@@ -22,7 +22,6 @@ __all__ = [
     "Prepared",
     "TokenizerError",
     "TokenizerFiles",
-    "audit_rows",
     "check_same",
     "decode",
     "differences",

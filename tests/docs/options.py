@@ -9,13 +9,19 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
-from pipelines.config import BuildConfig
+from pipelines.config import BuildConfig, HoldoutConfig
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 BEGIN = "<!-- options: begin (written by: python -m tests.docs.options) -->\n"
 END = "<!-- options: end -->\n"
 
-_WORDS = {str: "text", int: "integer", float: "number", bool: "true or false"}
+_WORDS = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "true or false",
+    HoldoutConfig: "number, or fraction and seed",
+}
 
 
 def table() -> str:

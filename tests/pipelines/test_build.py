@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import cachelib
+import pipelines
 from cachelib import schema
 from cachelib.errors import (
     BuildFailed,
@@ -122,6 +124,8 @@ def test_the_first_splits_are_written_while_beam_is_imported(
         return module
 
     monkeypatch.setattr(launcher, "_runners", counting)
+    imported = importlib.import_module("pipelines.runners")
+    monkeypatch.setattr(pipelines, "runners", imported)  # what is imported anew goes afterwards
     monkeypatch.delitem(sys.modules, "pipelines.runners")
     if damaged:
         with pytest.raises(SourceError, match=r"b\.jsonl\.gz"):
