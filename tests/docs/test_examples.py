@@ -97,7 +97,13 @@ def test_the_readme_does_what_it_says(
         assert (inputs[:, 1:] == targets[:, :-1])[aimed].all()
         steps.append(inputs.shape)
 
-    names: dict[str, Any] = {"train_step": train_step}
+    weights: list[float] = []
+
+    def measure(tokens: Any, weight: Any) -> None:
+        assert tokens.shape == (8, 512)
+        weights.extend(weight)
+
+    names: dict[str, Any] = {"train_step": train_step, "measure": measure}
     for language, block in blocks("README.md", "sh", "yaml", "python"):
         if language == "yaml":
             (place / "build.yaml").write_text(block)
@@ -118,7 +124,8 @@ def test_the_readme_does_what_it_says(
     assert set(names["batch"]) == {"tokens", "segment_ids", "positions", "labels"}
     assert names["loader"].samples == names["state"]["samples"] == 8
     assert len(names["saved"]) < 1024
-    assert next(names["part"])["tokens"].shape == (4, 2048)
+    assert next(names["mine"])["tokens"].shape == (4, 2048)
+    assert sum(weights) == len(names["held"].windows(512)) > 0
     assert steps
     assert set(steps) == {(8, 2048)}
 
