@@ -10,7 +10,7 @@ import numbers
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex, cast, get_args
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 
@@ -46,7 +46,7 @@ from cachelib.order.blocks import BUDGET, Blocks
 from cachelib.order.indices import LARGEST, as_indices, as_integer, outside
 from cachelib.order.packing import Overlong, Plan, Progress, Rule
 from cachelib.order.windows import Tail, WindowGrid
-from cachelib.segments import Targets
+from cachelib.segments import Targets, check_targets
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,8 @@ class Dataset:
         stride = length if stride is None else as_integer("stride", stride)
         stream = cast(Stream, self.node)
         grid = WindowGrid(stream.elements(field), length, stride, tail)
-        _check_targets(targets)
+        if targets is not None:
+            check_targets(targets)
         if tail == "short" and (documents or targets):
             raise ValueError("documents and targets need windows of one length: use tail='drop'")
         return Dataset(Windows(stream, field, grid, documents, targets))
@@ -237,7 +238,8 @@ class Dataset:
         rule = Rule(limits, overlong, segments)
         pads = pad_id if isinstance(pad_id, Mapping) else {rule.fields[0]: pad_id}
         exact = {name: as_integer("pad_id", value) for name, value in pads.items()}
-        _check_targets(targets)
+        if targets is not None:
+            check_targets(targets)
         stream, seed = cast(Stream, self.node), as_integer("seed", seed)
         return Dataset(pack(stream, rule, seed, exact, targets, plan, progress))
 
@@ -558,8 +560,3 @@ class Dataset:
 def of(rows: Rows, fields: Sequence[str] | None = None) -> Dataset:
     """The rows of a cache in stored order, all fields or just those named."""
     return Dataset(Stored(rows, None if fields is None else tuple(fields)))
-
-
-def _check_targets(targets: Targets | None) -> None:
-    if targets is not None and targets not in get_args(Targets):
-        raise ValueError(f"targets must be one of {get_args(Targets)}, got {targets!r}")

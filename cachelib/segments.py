@@ -6,7 +6,7 @@ row; 0 is padding.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -14,6 +14,12 @@ Targets = Literal["aligned", "shifted"]
 
 IGNORED = -100
 """The label of what is no target, as PyTorch's cross entropy and HF models know it."""
+
+
+def check_targets(targets: Any) -> None:
+    """ValueError unless these are `Targets`."""
+    if not isinstance(targets, str) or targets not in get_args(Targets):
+        raise ValueError(f"targets must be one of {get_args(Targets)}, got {targets!r}")
 
 
 def segment_ids(owners: np.ndarray) -> np.ndarray:
@@ -30,8 +36,9 @@ def segment_ids(owners: np.ndarray) -> np.ndarray:
 
 def positions(ids: np.ndarray) -> np.ndarray:
     """Positions, int32 (rows, length), that restart at 0 with each segment, padding included."""
+    first = _first(ids)
     places = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
-    begins = np.where(_first(ids), places, 0)
+    begins = np.where(first, places, 0)
     return places - np.maximum.accumulate(begins, axis=1)
 
 
@@ -47,7 +54,16 @@ def labels(tokens: np.ndarray, ids: np.ndarray, targets: Targets) -> np.ndarray:
     Returns:
         int32 (rows, length): -100 where there is no target. With "aligned" that is the first token
         of every segment, with "shifted" the last.
+
+    Raises:
+        ValueError: other targets, or tokens and ids not of one shape (rows, length).
     """
+    check_targets(targets)
+    if np.shape(tokens) != np.shape(ids):
+        raise ValueError(
+            f"tokens and ids must have one shape (rows, length), got {np.shape(tokens)} and "
+            f"{np.shape(ids)}"
+        )
     known = tokens.astype(np.int32)
     known[_first(ids) | (ids == 0)] = IGNORED
     if targets == "aligned":
@@ -85,7 +101,13 @@ def cu_seqlens(ids: np.ndarray, max_segments: int) -> tuple[np.ndarray, int]:
 
 
 def _first(owners: np.ndarray) -> np.ndarray:
-    """Where a document, a segment or padding begins: bool (rows, length)."""
+    """Where a document, a segment or padding begins: bool (rows, length).
+
+    Raises:
+        ValueError: the array is not of shape (rows, length).
+    """
+    if owners.ndim != 2:
+        raise ValueError(f"expected an array of shape (rows, length), got shape {owners.shape}")
     first = np.ones(owners.shape, bool)
     first[:, 1:] = owners[:, 1:] != owners[:, :-1]
     return first

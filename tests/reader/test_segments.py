@@ -95,3 +95,21 @@ def test_more_segments_than_there_is_room_for_are_refused():
 def test_refuses(options, message):
     with pytest.raises(ValueError, match=message):
         dataset.of(MemoryCache([5])).windows(2, **options)
+
+
+def test_labels_of_other_targets_or_shapes_are_refused():
+    tokens, ids = np.ones((2, 4), np.uint16), np.ones((2, 4), np.int32)
+    for targets in ("align", None, ["aligned"]):
+        with pytest.raises(ValueError, match=r"targets must be one of \('aligned', 'shifted'\)"):
+            segments.labels(tokens, ids, targets)
+    for wrong in (ids[:, :3], ids[:1], ids[0]):
+        with pytest.raises(ValueError, match=r"one shape \(rows, length\), got \(2, 4\) and"):
+            segments.labels(tokens, wrong, "aligned")
+    for of in (
+        segments.segment_ids,
+        segments.positions,
+        lambda flat: segments.labels(flat, flat, "aligned"),
+        lambda flat: segments.cu_seqlens(flat, 4),
+    ):
+        with pytest.raises(ValueError, match=r"shape \(rows, length\), got shape \(4,\)"):
+            of(ids[0])
