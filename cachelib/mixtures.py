@@ -43,8 +43,8 @@ def mix(
     rows of its share. A component's rows are its own rows 0, 1, 2, ... whatever the others do.
 
     Args:
-        components: datasets by name, with the same columns and tokenizer. Their own ``shuffle``
-            and ``repeat`` make their passes: ``repeat()`` never ends, ``repeat(4)`` is a cap of 4.
+        components: datasets by name, with the same columns, tokenizer and tokens at the edges of
+            documents. Their own ``shuffle`` and ``repeat`` make their passes: ``repeat()`` never ends, ``repeat(4)`` is a cap of 4.
         weights: of each component, in any unit; they are taken as the exact numbers they are.
         seed: any integer; of the places of rows inside a block.
         stages: instead of ``weights``: (sample at which the stage begins, weights) pairs, the
@@ -102,7 +102,7 @@ def concat(parts: Mapping[str, Dataset | Cache]) -> Dataset:
     to be read by stages is better put together by `then`, which lets the last stage grow.
 
     Args:
-        parts: finite datasets by name, with the same columns and tokenizer.
+        parts: finite datasets by name, with the same columns, tokenizer and edge tokens.
 
     Raises:
         ValueError: no parts, or one that is empty, endless, or does not go with the others.
@@ -136,7 +136,7 @@ def then(stages: Iterable[tuple[SupportsIndex | None, Dataset | Cache]]) -> Data
 
     Raises:
         ValueError: no stages; a stage of no rows, or of more than its dataset has; an endless stage
-            before the last; datasets of different tokenizers.
+            before the last; datasets of different tokenizers or edge tokens.
         TypeError: a value of another type.
     """
     nodes: list[Node] = []
@@ -271,8 +271,12 @@ def _shown(column: tuple[str, str, tuple[int, ...]] | None) -> str:
 
 
 def _check_tokenizers(parts: Sequence[tuple[str, Node]]) -> None:
-    """ValueError if caches tell of different tokenizers; one that tells of none goes with any."""
+    """ValueError if caches tell of different tokenizers, or of other tokens at document edges.
+
+    One that tells of none goes with any.
+    """
     known: tuple[str, str] | None = None
+    marked: tuple[str, str] | None = None
     for name, node in parts:
         for leaf in leaves(node):
             if not isinstance(leaf.rows, Cache):
@@ -287,3 +291,22 @@ def _check_tokenizers(parts: Sequence[tuple[str, Node]]) -> None:
                     f"{known[1]} and {content}; build both with one"
                 )
             known = known or (name, content)
+            if not isinstance(tokenizer.get("edges"), Mapping):
+                continue
+            edges = _edges(tokenizer["edges"])
+            if marked is not None and marked[1] != edges:
+                raise ValueError(
+                    f"{marked[0]} and {name} mark the edges of documents differently: {marked[1]} "
+                    f"and {edges}; build both with the same bos and eos"
+                )
+            marked = marked or (name, edges)
+
+
+def _edges(edges: Mapping[str, Any]) -> str:
+    """The tokens at the edges of documents, in words."""
+    return ", ".join(
+        f"no {edge}"
+        if edges.get(edge) is None
+        else f"{edge} {edges[edge]!r} (id {edges.get(f'{edge}_id')})"
+        for edge in ("bos", "eos")
+    )

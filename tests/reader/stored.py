@@ -18,12 +18,16 @@ SCHEMA = Schema((Field("tokens", "uint16", ragged=True, chunk=8), Field("label",
 
 
 def write_commit(
-    path: str | os.PathLike[str], shards: Sequence[Sequence[int]], tokenizer: str | None = None
+    path: str | os.PathLike[str],
+    shards: Sequence[Sequence[int]],
+    tokenizer: str | None = None,
+    edges: Mapping[str, Any] | None = None,
 ) -> None:
     """Append one commit of tokens and labels: a list of row lengths for each shard.
 
     Both count on through the whole cache, so that token t is t and label i is 10 * i.
-    ``tokenizer`` is the content of the tokenizer that the commit names, if any.
+    ``tokenizer`` is the content of the tokenizer that the commit names, if any, and ``edges`` are
+    the tokens that it says are at the edges of documents.
     """
     storage = Storage.at(path)
     ledger = Ledger(storage)
@@ -37,7 +41,8 @@ def write_commit(
         ragged = Ragged.from_lengths(tokens, np.array(lengths, np.int64))
         contents.append({"tokens": ragged, "label": labels})
         row, token = row + len(lengths), token + sum(lengths)
-    identity = {} if tokenizer is None else {"tokenizer": {"content": tokenizer}}
+    told = {} if edges is None else {"edges": dict(edges)}
+    identity = {} if tokenizer is None else {"tokenizer": {"content": tokenizer, **told}}
     _commit(ledger, parent, SCHEMA, contents, identity)
 
 

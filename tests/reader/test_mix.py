@@ -306,6 +306,22 @@ def test_caches_on_disk(tmp_path):
     cachelib.mix({"a": a, "d": d}, {"a": 1, "d": 1}, seed=0, exhausted="stop")
 
 
+def test_caches_of_other_edge_tokens_are_refused(tmp_path):
+    none = {"bos": None, "bos_id": None, "eos": None, "eos_id": None}
+    marks = {"a": none, "b": {**none, "eos": "</s>", "eos_id": 2}, "c": none, "d": None}
+    for name, edges in marks.items():
+        write_commit(tmp_path / name, [[3, 5]], tokenizer="x", edges=edges)
+    a, b, c, d = (cachelib.open(tmp_path / name).windows(2) for name in "abcd")
+    told = r"'a' and .* 'b' mark the edges .*: no bos, no eos and no bos, eos '</s>' \(id 2\)"
+    with pytest.raises(ValueError, match=told):
+        cachelib.mix({"a": a, "b": b}, {"a": 1, "b": 1}, seed=0, exhausted="stop")
+    with pytest.raises(ValueError, match=told):
+        cachelib.concat({"a": a, "b": b})
+    with pytest.raises(ValueError, match="stage 0 and stage 1 mark the edges"):
+        cachelib.then([(2, a), (None, b)])
+    cachelib.concat({"a": a, "c": c, "d": d})
+
+
 def resumed(ds, state, batch_size=8):
     return ds.loader(batch_size, start=json.loads(json.dumps(state)))
 
