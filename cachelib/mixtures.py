@@ -44,7 +44,8 @@ def mix(
 
     Args:
         components: datasets by name, with the same columns, tokenizer and tokens at the edges of
-            documents. Their own ``shuffle`` and ``repeat`` make their passes: ``repeat()`` never ends, ``repeat(4)`` is a cap of 4.
+            documents. Their own ``shuffle`` and ``repeat`` make their passes: ``repeat()`` never
+            ends, ``repeat(4)`` is a cap of 4.
         weights: of each component, in any unit; they are taken as the exact numbers they are.
         seed: any integer; of the places of rows inside a block.
         stages: instead of ``weights``: (sample at which the stage begins, weights) pairs, the
