@@ -42,7 +42,7 @@ from cachelib.nodes.stored import Stored
 from cachelib.nodes.then import Then
 from cachelib.nodes.where import Comparisons, Condition, Predicate, where
 from cachelib.nodes.windows import Windows
-from cachelib.order.blocks import BUDGET, Blocks
+from cachelib.order.blocks import BUDGET, WINDOW, Blocks
 from cachelib.order.indices import LARGEST, as_indices, as_integer, outside
 from cachelib.order.packing import Overlong, Plan, Progress, Rule
 from cachelib.order.windows import Tail, WindowGrid
@@ -168,13 +168,15 @@ class Dataset:
             )
         length = as_integer("length", length)
         stride = length if stride is None else as_integer("stride", stride)
+        if not isinstance(documents, (bool, np.bool_)):
+            raise TypeError(f"documents must be True or False, got {documents!r}")
         stream = cast(Stream, self.node)
         grid = WindowGrid(stream.elements(field), length, stride, tail)
         if targets is not None:
             check_targets(targets)
         if tail == "short" and (documents or targets):
             raise ValueError("documents and targets need windows of one length: use tail='drop'")
-        return Dataset(Windows(stream, field, grid, documents, targets))
+        return Dataset(Windows(stream, field, grid, bool(documents), targets))
 
     def pack(
         self,
@@ -351,8 +353,8 @@ class Dataset:
         seed: SupportsIndex,
         *,
         block: SupportsIndex | None = None,
-        window: SupportsIndex = 64,
-        budget: SupportsIndex = BUDGET,
+        window: SupportsIndex | None = None,
+        budget: SupportsIndex | None = None,
     ) -> Dataset:
         """All rows in a pseudo-random order, which depends on seed, size, block and window only.
 
@@ -364,12 +366,14 @@ class Dataset:
             seed: any integer; nearby seeds give unrelated orders.
             block: rows of a block; 16 read chunks' worth or more, so that few chunks are read for
                 two blocks. None permutes all rows.
-            window: blocks that are mixed with one another.
-            budget: bytes of decoded rows that may be held; see `blocks`.
+            window: blocks that are mixed with one another; 64 unless it is given.
+            budget: bytes of decoded rows that may be held, `BUDGET` unless it is given; see
+                `blocks`.
 
         Raises:
             ValueError: the dataset is endless; shuffle before repeat(). Or block or window do not
-                fit the budget, or the rows do not lie side by side in storage.
+                fit the budget, or the rows do not lie side by side in storage. Or window or budget
+                without block.
         """
         if self.size is None:
             raise ValueError("an endless dataset cannot be shuffled: call shuffle() first")
@@ -380,12 +384,18 @@ class Dataset:
             )
         seed = as_integer("seed", seed)
         if block is None:
+            for name, value in (("window", window), ("budget", budget)):
+                if value is not None:
+                    raise ValueError(
+                        f"{name} needs block=...: without blocks all rows are permuted, got "
+                        f"{name}={value!r}"
+                    )
             return Dataset(Shuffle(self.node, seed))
-        blocks = self.blocks(block, window)
-        blocks.check(as_integer("budget", budget))
+        blocks = self.blocks(block, WINDOW if window is None else window)
+        blocks.check(BUDGET if budget is None else as_integer("budget", budget))
         return Dataset(BlockShuffle(self.node, blocks, seed))
 
-    def blocks(self, block: SupportsIndex, window: SupportsIndex = 64) -> Blocks:
+    def blocks(self, block: SupportsIndex, window: SupportsIndex = WINDOW) -> Blocks:
         """What ``shuffle(seed, block=block, window=window)`` would hold and read.
 
         Returns:

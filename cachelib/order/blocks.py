@@ -8,10 +8,14 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from cachelib.order import seeds
+from cachelib.order.indices import as_integer
 from cachelib.order.permutation import Permutation
 
 BUDGET = 256 << 20
 """Bytes of decoded rows that a block shuffle may hold unless told otherwise."""
+
+WINDOW = 64
+"""Blocks whose rows are mixed with one another unless told otherwise."""
 
 HELD = 2
 """Groups held at once: the one that is delivered and the one that is read ahead."""
@@ -69,7 +73,13 @@ class Blocks:
         return round(held * self.row_bytes)
 
     def reads(self, batch_size: int) -> float:
-        """Blocks read for a batch of rows, on average over a pass."""
+        """Blocks read for a batch of rows, on average over a pass.
+
+        Raises:
+            ValueError: the batch has less than one row.
+        """
+        if as_integer("batch_size", batch_size) < 1:
+            raise ValueError(f"a batch has 1 or more rows, got batch_size={batch_size}")
         return batch_size * self.count / self.rows if self.rows else 0.0
 
     def check(self, budget: int) -> None:

@@ -251,6 +251,25 @@ def test_refuses_what_is_above_the_budget():
     rows.shuffle(0, block=100, window=10, budget=16_000)
 
 
+@pytest.mark.parametrize("options", [{"window": 10}, {"budget": 1 << 30}])
+def test_what_is_for_blocks_needs_blocks(options):
+    (name,) = options
+    with pytest.raises(ValueError, match=rf"{name} needs block="):
+        dataset.of(MemoryCache([100])).windows(10).shuffle(0, **options)
+
+
+@pytest.mark.parametrize("rows", [0, -1])
+def test_a_batch_has_rows(rows):
+    with pytest.raises(ValueError, match=f"batch_size={rows}"):
+        Blocks(100, 10, 2, 1.0).reads(rows)
+
+
+@pytest.mark.parametrize("documents", ["no", 1, None])
+def test_documents_are_told_apart_or_not(documents):
+    with pytest.raises(TypeError, match="documents must be True or False"):
+        dataset.of(MemoryCache([100])).windows(10, documents=documents)
+
+
 def test_the_state_tells_block_and_window(rows):
     description = rows.shuffle(3, block=4, window=2).describe()
     assert description["kind"] == "blocks"

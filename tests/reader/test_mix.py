@@ -307,8 +307,13 @@ def test_caches_on_disk(tmp_path):
 
 
 def test_caches_of_other_edge_tokens_are_refused(tmp_path):
-    none = {"bos": None, "bos_id": None, "eos": None, "eos_id": None}
-    marks = {"a": none, "b": {**none, "eos": "</s>", "eos_id": 2}, "c": none, "d": None}
+    none: dict[str, Any] = {"bos": None, "bos_id": None, "eos": None, "eos_id": None}
+    marks: dict[str, Any] = {
+        "a": none,
+        "b": {**none, "eos": "</s>", "eos_id": 2},
+        "c": none,
+        "d": None,
+    }
     for name, edges in marks.items():
         write_commit(tmp_path / name, [[3, 5]], tokenizer="x", edges=edges)
     a, b, c, d = (cachelib.open(tmp_path / name).windows(2) for name in "abcd")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -99,7 +101,8 @@ def test_refuses(options, message):
 
 def test_labels_of_other_targets_or_shapes_are_refused():
     tokens, ids = np.ones((2, 4), np.uint16), np.ones((2, 4), np.int32)
-    for targets in ("align", None, ["aligned"]):
+    others: list[Any] = ["align", None, ["aligned"]]
+    for targets in others:
         with pytest.raises(ValueError, match=r"targets must be one of \('aligned', 'shifted'\)"):
             segments.labels(tokens, ids, targets)
     for wrong in (ids[:, :3], ids[:1], ids[0]):
