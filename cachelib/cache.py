@@ -6,9 +6,9 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar
 
 import numpy as np
 import tensorstore as ts
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from cachelib.loader import Loader
     from cachelib.order.windows import Tail
     from cachelib.segments import Targets
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 OPEN_ARRAYS = 1024
 """Array handles that one cache keeps open."""
@@ -65,9 +68,8 @@ class Cache:
     def __init__(self, storage: Storage, version: int | None = None) -> None:
         self.storage = storage
         self.snapshot: Snapshot = Ledger(storage).snapshot(version)
-        self._arrays: OrderedDict[tuple[int, str], ts.TensorStore] = OrderedDict()
-        self._source_lists: OrderedDict[int, list[str]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._arrays: Latest[tuple[int, str], ts.TensorStore] = Latest(OPEN_ARRAYS)
+        self._source_lists: Latest[int, list[str]] = Latest(SOURCE_LISTS)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Cache, (self.storage, self.version)
@@ -383,11 +385,9 @@ class Cache:
 
     def _array(self, shard: int, field: Field, kind: str) -> ts.TensorStore:
         key = (shard, f"{field.name}/{kind}")
-        with self._lock:
-            array = self._arrays.get(key)
-            if array is not None:
-                self._arrays.move_to_end(key)
-                return array
+        return self._arrays.get(key, lambda: self._opened(shard, field, kind))
+
+    def _opened(self, shard: int, field: Field, kind: str) -> ts.TensorStore:
         entries = self.snapshot.entries
         rows = int(entries.rows[shard])
         if kind == "offsets":
@@ -397,27 +397,41 @@ class Cache:
             length = int(bases[shard + 1] - bases[shard])
             place, metadata = data_key(field), data_metadata(field, length)
         prefix = attempt_prefix(entries.shard[shard], entries.attempt[shard])
-        array = self.storage.open_array(prefix + place, metadata, write=False)
-        with self._lock:
-            self._arrays[key] = array
-            while len(self._arrays) > OPEN_ARRAYS:
-                self._arrays.popitem(last=False)
-        return array
+        return self.storage.open_array(prefix + place, metadata, write=False)
 
     def _sources(self, shard: int) -> list[str]:
+        def read() -> list[str]:
+            entries = self.snapshot.entries
+            details = read_details(self.storage, entries.shard[shard], entries.attempt[shard])
+            found: list[str] = details["sources"]
+            return found
+
+        return self._source_lists.get(shard, read)
+
+
+class Latest(Generic[Key, Value]):
+    """The values used last, at most ``limit``, by key. Thread-safe."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: Key, make: Callable[[], Value]) -> Value:
+        """What ``make`` gave for a key, or gives now; two threads may both make it."""
         with self._lock:
-            sources = self._source_lists.get(shard)
-            if sources is not None:
-                self._source_lists.move_to_end(shard)
-                return sources
-        entries = self.snapshot.entries
-        details = read_details(self.storage, entries.shard[shard], entries.attempt[shard])
-        sources = details["sources"]
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
+        value = make()
         with self._lock:
-            self._source_lists[shard] = sources
-            while len(self._source_lists) > SOURCE_LISTS:
-                self._source_lists.popitem(last=False)
-        return sources
+            self._values[key] = value
+            while len(self._values) > self._limit:
+                self._values.popitem(last=False)
+        return value
 
 
 @dataclass(frozen=True, eq=False)
