@@ -50,8 +50,9 @@ def main(arguments: Sequence[str]) -> int:
         if rest and here:
             parser.error(f"unknown options {' '.join(rest)} (inputs come first)")
         if command == "plan":
-            sides = (False,) if config.holdout is None else (False, True)
-            requests = [inquire(config, held=held) for held in sides]
+            requests = [inquire(config)]
+            if config.holdout is not None:
+                requests.append(inquire(config, requests[0].discovery, held=True))
             tell = partial(_print_plans, [(each, next_plan(each)) for each in requests])
         else:
             show = None if known.quiet else screen.show

@@ -26,6 +26,7 @@ from pipelines.progress import Progress, Watcher, published
 from pipelines.request import Request, cache_url, find_sources, inquire
 from pipelines.sample import check_sample
 from pipelines.sample import notes as notes_on_sample
+from pipelines.sources import Discovery
 from pipelines.tasks import (
     Job,
     lanes,
@@ -116,29 +117,32 @@ def build(
         ForebayError: of the kind that fits; what was committed before stays.
     """
     config = build_config(values) if config is None else config
-    summary = _build(config, False, show, beam_arguments)
+    began = time.monotonic()
+    discovery = find_sources(config)
+    summary = _build(config, discovery, False, began, show, beam_arguments)
     if config.holdout is None:
         return summary
-    return replace(summary, holdout=_build(config, True, show, beam_arguments))
+    began = time.monotonic()
+    held = _build(config, discovery, True, began, show, beam_arguments)
+    return replace(summary, holdout=held)
 
 
 def _build(
     config: BuildConfig,
+    discovery: Discovery,
     held: bool,
+    began: float,
     show: Callable[[Progress], None] | None,
     beam_arguments: Sequence[str],
 ) -> Summary:
     """Bring one cache up to date: that of what is held out, or the other one."""
-    began = time.monotonic()
     storage = Storage.at(cache_url(config, held))
-    inspected_ns = time.time_ns()
-    discovery = find_sources(config)
     if sys.flags.optimize > 1 and remaining(discovery.sources, _taken(Ledger(storage))).pieces:
         raise ForebayError(
             "Apache Beam cannot run without docstrings: leave out PYTHONOPTIMIZE=2 or python "
             "-OO (PYTHONOPTIMIZE=1 and -O are fine)"
         )
-    request = inquire(config, discovery, inspected_ns, held=held)
+    request = inquire(config, discovery, held=held)
     commits: list[Commit] = []
     size = earlier = 0
     working = time.monotonic()
@@ -347,7 +351,8 @@ def _carry_out(
     roots = _roots(request, plan)
     watcher = None if show is None else Watcher(storage, plan, name, planned.splits_done, show)
     for wave in range(planned.waves_done, plan.wave_count):
-        job = Job(storage.url, name, wave, roots, request.inspected_ns, config.max_reject_rate)
+        inspected_ns = request.discovery.inspected_ns
+        job = Job(storage.url, name, wave, roots, inspected_ns, config.max_reject_rate)
         take_failure(job)
         with nullcontext() if watcher is None else watcher.wave(wave):
             _runners(job, config).run_wave(

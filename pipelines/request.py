@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +41,6 @@ class Request:
         config: as it was given.
         storage: of the cache.
         discovery: the sources.
-        inspected_ns: when they were looked for, in nanoseconds since the epoch.
         reading: how records become text.
         files, prepared: the tokenizer.
         schema, identity: of the rows.
@@ -53,7 +51,6 @@ class Request:
     config: BuildConfig
     storage: Storage
     discovery: Discovery
-    inspected_ns: int
     reading: Reading
     files: TokenizerFiles
     prepared: Prepared
@@ -98,16 +95,12 @@ def _url(discovery: Discovery, source: Source) -> str:
 
 
 def inquire(
-    config: BuildConfig,
-    discovery: Discovery | None = None,
-    inspected_ns: int = 0,
-    *,
-    held: bool = False,
+    config: BuildConfig, discovery: Discovery | None = None, *, held: bool = False
 ) -> Request:
     """Find out what planning needs: the sources, the tokenizer, and whether the cache fits.
 
     Args:
-        discovery, inspected_ns: the sources, and when they were looked for, if that is done.
+        discovery: the sources, if they have been found.
         held: inquire for the cache of what is held out, not for the one of the rest.
     """
     storage = Storage.at(cache_url(config, held))
@@ -119,7 +112,6 @@ def inquire(
     reading = replace(everything, holdout=holdout)
     files = load_tokenizer(config.tokenizer)
     if discovery is None:
-        inspected_ns = time.time_ns()
         discovery = find_sources(config)
     sample = take_sample(discovery, everything)
     prepared = prepare(files, Policy(config.bos, config.eos), config.engine, sample.text)
@@ -130,7 +122,6 @@ def inquire(
         config=config,
         storage=storage,
         discovery=discovery,
-        inspected_ns=inspected_ns,
         reading=reading,
         files=files,
         prepared=prepared,

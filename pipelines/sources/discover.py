@@ -7,10 +7,11 @@ import glob
 import os
 import re
 import stat
+import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from cachelib.errors import SourceError
@@ -49,11 +50,13 @@ class Discovery:
         roots: folders or URLs, sorted; a source lies at ``url_of(roots[source.root], source)``.
         sources: sorted by name.
         skipped: (URL, why) of what lies in the folders and matches the globs, but is no source.
+        inspected_ns: when they began to be looked for, in nanoseconds since the epoch.
     """
 
     roots: tuple[str, ...]
     sources: tuple[Source, ...]
-    skipped: tuple[tuple[str, str], ...] = ()
+    skipped: tuple[tuple[str, str], ...]
+    inspected_ns: int = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ def discover(inputs: Sequence[str], *, format: str | None = None) -> Discovery:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
     if not inputs:
         raise SourceError("no inputs: name at least one file, folder or glob")
+    inspected_ns = time.time_ns()
     found: set[_Found] = set()
     skipped: set[tuple[str, str]] = set()
     for given in inputs:
@@ -122,7 +126,7 @@ def discover(inputs: Sequence[str], *, format: str | None = None) -> Discovery:
         sources = pool.map(
             lambda item: inspect(item.url, index[item.root], item.name, item.path, format), ordered
         )
-        return Discovery(roots, tuple(sources), tuple(sorted(skipped)))
+        return Discovery(roots, tuple(sources), tuple(sorted(skipped)), inspected_ns)
 
 
 def split_name(given: str) -> tuple[str | None, str]:

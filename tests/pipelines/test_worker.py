@@ -46,7 +46,7 @@ def workplace(inputs: list[str], tokenizer: str, to: Path, split_bytes: int = SP
         request.storage.put_if_absent(key, data)
     request.storage.put_json(plan_key(plan.name), plan.to_json())
     return tasks._workplace(
-        request.storage.url, plan.name, request.discovery.roots, request.inspected_ns
+        request.storage.url, plan.name, request.discovery.roots, request.discovery.inspected_ns
     )
 
 
