@@ -112,8 +112,7 @@ class Holdout:
         """The records and rejects among those of a run that are read."""
         reads = self.reads(source_name, records.positions)
         rejected = np.array([reject.position for reject in records.rejects], np.int64)
-        mask = pa.py_buffer(np.packbits(reads, bitorder="little"))
-        rows = pa.BooleanArray.from_buffers(pa.bool_(), len(reads), [None, mask])
+        rows = pa.array(reads)
         return replace(
             records,
             text=records.text.filter(rows),

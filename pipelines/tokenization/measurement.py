@@ -20,7 +20,7 @@ from pipelines.tokenization.code_points import CODE_POINTS, CodePointSet
 from pipelines.tokenization.engines import Engine, differing_rows
 from pipelines.tokenization.memory import remembered
 
-EDITION = b"1 "
+EDITION = b"1"
 
 # Between letters of each case, digits, after an apostrophe, beside punctuation, after space, with
 # itself, among combining marks of two classes, before and after a line end.
@@ -131,6 +131,6 @@ def measured(
         folder: as for `remembered`.
     """
     ranges = remembered(
-        "code-points", EDITION + about, lambda: measure(*engines()).ranges, folder=folder
+        "code-points", EDITION + b" " + about, lambda: measure(*engines()).ranges, folder=folder
     )
     return CodePointSet(tuple((first, last) for first, last in ranges))
