@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.ledger import Entries, Ledger, Snapshot, follow
+from cachelib.ledger import Commit, Entries, Ledger, Snapshot, follow
 from cachelib.ragged import Ragged
 from cachelib.schema import Field, Schema
 from cachelib.shard import Manifest, ShardWriter, publish
@@ -93,16 +93,28 @@ def _commit(
         source = np.full(rows, writer.source("numbers"), np.uint32)
         writer.append(columns, source, np.arange(rows, dtype=np.int64))
         manifests.append(publish(ledger.storage, writer.finish(covers=(), counts={}, task={})))
+    _append(ledger, parent, schema, manifests, identity or {})
+
+
+def _append(
+    ledger: Ledger,
+    parent: Snapshot | None,
+    schema: Schema,
+    manifests: Sequence[Manifest],
+    identity: Mapping[str, Any],
+) -> Commit:
+    operation = "create" if parent is None else "append"
     commit = follow(
         ledger,
         parent,
-        operation="create" if parent is None else "append",
+        operation=operation,
         task={},
         schema=schema,
-        identity=identity or {},
+        identity=identity,
         manifests=manifests,
     )
     assert ledger.append(commit).digest == commit.digest
+    return commit
 
 
 def write_simulated(path: str | os.PathLike[str], shards: int, rows: int, commits: int = 1) -> None:
@@ -111,18 +123,10 @@ def write_simulated(path: str | os.PathLike[str], shards: int, rows: int, commit
     elements = {"tokens": 64 * rows}
     parent: Snapshot | None = None
     for numbers in np.array_split(np.arange(shards), commits):
-        commit = follow(
-            ledger,
-            parent,
-            operation="create" if parent is None else "append",
-            task={},
-            schema=SCHEMA,
-            identity={},
-            manifests=[
-                Manifest(f"{n}", "0", rows, elements, f"{rows}:{n:016x}", (), rows, {}, {}, {})
-                for n in numbers.tolist()
-            ],
-        )
-        ledger.append(commit)
+        manifests = [
+            Manifest(f"{n}", "0", rows, elements, f"{rows}:{n:016x}", (), rows, {}, {}, {})
+            for n in numbers.tolist()
+        ]
+        commit = _append(ledger, parent, SCHEMA, manifests, {})
         before = Entries() if parent is None else parent.entries
         parent = Snapshot.of(commit, Entries.concatenate([before, commit.entries]))
