@@ -130,7 +130,7 @@ class Loader:
         self._lock = threading.Lock()
         self._ahead: _ReadAhead | None = None
         # Samples and step in one object, so that a state is consistent without the lock.
-        self._position = (0, 0)
+        self._position = self._started = (0, 0)
         if isinstance(start, Mapping):
             self.load_state_dict(start)
             return
@@ -169,18 +169,18 @@ class Loader:
         """Batches from here to the end; None for an endless dataset."""
         return self.batches.remaining(self.samples)
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: SupportsIndex) -> Batch:
         """This rank's part of the batch of any step, read at once; the position stays.
 
-        Steps count in the present batch size, to both sides of the present position; in a schedule
-        of sizes, steps that lie behind count from its beginning if the loader came that way.
+        Steps count in the batch sizes given here from the state that the loader was started from;
+        those before it only where these sizes lead from step 0 to that state.
 
         Raises:
-            IndexError: no batch begins there.
+            IndexError: no batch begins there, or it is not known where it began.
         """
         return self._pieces(self._reader(self._part(self.span(step))))
 
-    def explain(self, step: int, row: int) -> list[Origin]:
+    def explain(self, step: SupportsIndex, row: SupportsIndex) -> list[Origin]:
         """What a row of the whole batch of a step, over all ranks, is made of.
 
         Args:
@@ -190,7 +190,7 @@ class Loader:
         Raises:
             IndexError: there is no such batch, or no such row in it.
         """
-        span = self.span(step)
+        span, row = self.span(step), as_integer("row", row)
         if not 0 <= row < len(span):
             raise IndexError(f"row {row} is outside the {len(span)} rows of the batch {step}")
         return self.dataset.origins(span[row])
@@ -314,7 +314,7 @@ class Loader:
         self.batches.check(samples)
         with self._owned():
             self._stop()
-            self._position = (samples, step)
+            self._position = self._started = (samples, step)
 
     def _owned(self) -> threading.Lock:
         """The lock of this process: a fork copies neither threads nor who holds a lock."""
@@ -337,23 +337,32 @@ class Loader:
     def _reader(self) -> _Reader:
         return _Reader(self.dataset, self.batches.pads, self.tell)
 
-    def span(self, step: int) -> range:
+    def span(self, step: SupportsIndex) -> range:
         """The samples of the whole batch of a step, over all ranks; steps as for `batch`.
 
         Raises:
-            IndexError: no batch begins there.
+            IndexError: as of `batch`.
         """
-        samples, present = self._position
+        step = as_integer("step", step)
         schedule = self.batches.schedule
-        if step >= present:
-            position = schedule.after(samples, step - present)
-        elif step >= 0 and schedule.after(0, present) == samples:
+        samples, first = self._started
+        position = None
+        if step >= first:
+            position = schedule.after(samples, step - first)
+        elif schedule.after(0, first) != samples:
+            raise IndexError(
+                f"step {step} lies before the state that was started from (step {first}, sample "
+                f"{samples}), whose batches may have had other sizes: give the sizes of the whole "
+                "run, as in batch_size=[(0, 8), (80, 4)], or ask from a state at or before that "
+                "step"
+            )
+        elif step >= 0:
             position = schedule.after(0, step)
-        else:
-            position = samples + (step - present) * schedule.size_at(samples)
-        span = self.batches.span(position) if step >= 0 and position >= 0 else None
+        span = None if position is None else self.batches.span(position)
         if span is None:
-            raise IndexError(f"there is no batch at step {step} of {self.dataset.size} rows")
+            size = self.dataset.size
+            of = "an endless dataset" if size is None else f"{size} rows"
+            raise IndexError(f"there is no batch at step {step} of {of}")
         return span
 
     def _part(self, span: range) -> Part:

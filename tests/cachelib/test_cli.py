@@ -441,6 +441,14 @@ def test_explain_names_source_and_record_of_every_row(
     assert main(["explain", state, "--step", "4", "--row", "2"]) == 1
     assert "row 2 is outside the 2 rows of the batch 4" in capsys.readouterr().err
 
+    resumed = windows.shuffle(0).repeat().loader(3, start=loader.state_dict())
+    Path(state).write_text(json.dumps(resumed.state_dict()))
+    (tmp_path / "run" / "description.json").write_text(json.dumps(resumed.description()))
+    assert main(["explain", state, "--step", "3"]) == 0
+    capsys.readouterr()
+    assert main(["explain", state, "--step", "2"]) == 1
+    assert "before the state that was started from (step 3, sample 12)" in capsys.readouterr().err
+
 
 def test_explain_refuses_what_does_not_fit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -332,6 +332,34 @@ def test_batch_reads_any_step(prefetch):
             loader.batch(step)
 
 
+def test_steps_before_a_resume_are_told_only_where_they_are_known():
+    """Batches before the state may have had other sizes."""
+    ds = simulated().repeat()
+    first = ds.loader(8)
+    drawn(first, 10)
+    loader = ds.loader(4, start=first.state_dict())
+    served = drawn(loader, 3)
+    assert [loader.batch(step)["label"].tolist() for step in (10, 11, 12)] == served
+    for ask in (loader.batch, loader.span, lambda step: loader.explain(step, 0)):
+        for step in (9, 0, -1):
+            with pytest.raises(IndexError, match=r"before the state .* \(step 10, sample 80\)"):
+                ask(step)
+    whole = ds.loader([(0, 8), (80, 4)], start=loader.state_dict())
+    assert [whole.span(step) for step in (3, 11)] == [range(24, 32), range(84, 88)]
+    with pytest.raises(IndexError, match="no batch at step -1 of an endless dataset"):
+        whole.span(-1)
+
+
+def test_steps_and_rows_are_integers():
+    loader = simulated().loader(4)
+    for bad in (True, 1.0, "1"):
+        for ask in (loader.batch, loader.span, lambda step: loader.explain(step, 0)):
+            with pytest.raises(TypeError, match=f"step must be an integer, got {bad!r}"):
+                ask(bad)
+        with pytest.raises(TypeError, match=f"row must be an integer, got {bad!r}"):
+            loader.explain(0, bad)
+
+
 @pytest.mark.parametrize("prefetch", PREFETCH)
 def test_an_error_is_raised_at_its_step_and_can_be_tried_again(prefetch):
     cache = FailingCache(40, {9, 30})
