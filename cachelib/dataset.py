@@ -478,7 +478,7 @@ class Dataset:
         self,
         batch_size: SupportsIndex,
         *,
-        dp_rank: SupportsIndex = 0,
+        dp_rank: SupportsIndex | None = None,
         dp_world: SupportsIndex = 1,
         apart_from: Dataset | None = None,
     ) -> Loader:

@@ -65,8 +65,9 @@ class Loader:
         batch_size: rows of a batch over all ranks, a multiple of ``dp_world * micro_batches``; or
             stages of sizes: [(0, 256), (100_000, 512)] has 512 rows from the batch on that begins
             at sample 100,000 or after it.
-        dp_rank: this rank, from 0 to ``dp_world - 1``; or several ranks, whose parts (of each
-            micro-batch) are given one after another.
+        dp_rank: this rank, from 0 to ``dp_world - 1``, which must be given where ``dp_world`` is
+            above 1; or several ranks, whose parts (of each micro-batch) are given one after
+            another.
         dp_world: number of data-parallel ranks.
         micro_batches: pieces of a rank's part.
         start: a saved state, or a step (of this batch size) to begin with; None is the start.
@@ -90,7 +91,7 @@ class Loader:
         dataset: Ordered,
         batch_size: BatchSize,
         *,
-        dp_rank: Ranks = 0,
+        dp_rank: Ranks | None = None,
         dp_world: SupportsIndex = 1,
         micro_batches: SupportsIndex = 1,
         start: Mapping[str, Any] | SupportsIndex | None = None,
@@ -467,7 +468,14 @@ def _schedule(batch_size: BatchSize) -> Schedule:
     return Schedule(tuple((as_integer(sample, at), as_integer(rows, n)) for at, n in stages))
 
 
-def _ranks(dp_rank: Ranks, world: int) -> tuple[int, ...]:
+def _ranks(dp_rank: Ranks | None, world: int) -> tuple[int, ...]:
+    if dp_rank is None:
+        if world > 1:
+            raise ValueError(
+                f"dp_world={world} needs dp_rank, from 0 to {world - 1}: without it every rank "
+                "would read the same part"
+            )
+        return (0,)
     given = dp_rank if isinstance(dp_rank, Sequence) else [dp_rank]
     ranks = tuple(as_integer("dp_rank", rank) for rank in given)
     if not ranks or len(set(ranks)) < len(ranks):

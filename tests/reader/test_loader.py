@@ -290,7 +290,8 @@ def test_refuses_what_is_no_state(change, message):
         ({"batch_size": 4, "last": "all"}, "got 'all'"),
         ({"batch_size": 4, "prefetch": -1}, "got -1"),
         ({"batch_size": 101}, "no batch of 101 in 100 rows"),
-        ({"batch_size": 8, "dp_world": 8, "last": "short"}, "last batch has 4 samples"),
+        ({"batch_size": 8, "dp_rank": 0, "dp_world": 8, "last": "short"}, "batch has 4 samples"),
+        ({"batch_size": 8, "dp_world": 2}, "dp_world=2 needs dp_rank, from 0 to 1"),
     ],
 )
 def test_refuses(options, message):
@@ -304,6 +305,12 @@ def test_refuses_what_is_no_integer(option):
         with pytest.raises(TypeError, match=f"{option} must be an integer, got {bad!r}"):
             simulated().loader(**{"batch_size": 4, option: bad})
     assert simulated().loader(np.int32(4), start=np.uint8(1)).state_dict()["samples"] == 4
+
+
+def test_an_evaluation_needs_a_rank_of_several():
+    with pytest.raises(ValueError, match="dp_world=2 needs dp_rank"):
+        simulated().evaluate(8, dp_world=2)
+    assert simulated().evaluate(8).dp_ranks == (0,)
 
 
 def test_an_empty_dataset_has_no_loader():

@@ -329,7 +329,7 @@ def disagree(rank: int, path: str) -> None:
     begin(r"shuffle\.seed is 0 in process 0 and 1 in process 1", seed=rank)
     begin("batch_size is 4 in process 0 and 8 in process 1", batch_size=4 + 4 * rank)
     begin("samples is 0 in process 0 and 4 in process 1", start=rank)
-    begin(r"dp_rank 1 of 2: the processes have dp_rank \[0\], \[0\]", dp_world=2)
+    begin(r"dp_rank 1 of 2: the processes have dp_rank \[0\], \[0\]", dp_rank=0, dp_world=2)
     bad = Batches(partial(sources.loader, path, version=7 if rank == 0 else None))
     with pytest.raises(ForebayError if rank else CacheNotFound, match="7"):
         next(bad)
