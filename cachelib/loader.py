@@ -70,7 +70,8 @@ class Loader:
             another.
         dp_world: number of data-parallel ranks.
         micro_batches: pieces of a rank's part.
-        start: a saved state, or a step (of this batch size) to begin with; None is the start.
+        start: a saved state, or a step (in these batch sizes) to begin with; None is the start.
+            Where no batch is left from there on, a warning (UserWarning) says so.
         last: at the end of a finite dataset, "drop" leaves out rows that fill no whole batch,
             "short" delivers them as a smaller batch, which must divide among the ranks as well,
             "pad" as one that is padded to the full size.
@@ -138,7 +139,14 @@ class Loader:
         step = 0 if start is None else as_integer("start", start)
         if step < 0:
             raise ValueError(f"start must be a state or a step from 0 on, got {step}")
+        steps = self.batches.remaining(0)
+        if steps is not None and step > steps:
+            raise ValueError(
+                f"start must be a step up to {steps}, where the {dataset.size} rows end, got {step}"
+            )
         self._move(self.batches.schedule.after(0, step), step)
+        self._started = (0, 0)
+        self._warn_of_the_end()
 
     def __reduce__(self) -> tuple[Any, ...]:
         again = partial(
@@ -258,7 +266,8 @@ class Loader:
     ) -> None:
         """Go on after the batches that a state counts as delivered.
 
-        A position at or beyond the end of a finite dataset is kept, and no batch is left.
+        A position at or beyond the end of a finite dataset is kept, and a warning (UserWarning)
+        tells that no batch is left.
 
         Args:
             state: as `state_dict` gave it.
@@ -292,6 +301,7 @@ class Loader:
                 found.append("load_state_dict(state, description=...) names values for digests")
             raise StateMismatch(self._advice(found, state.get("version")))
         self._move(state["samples"], state["step"])
+        self._warn_of_the_end()
         if found:
             effect = switched(state, description, self.dataset.node)
             warnings.warn(
@@ -299,6 +309,15 @@ class Loader:
                 f"{effect}",
                 stacklevel=2,
             )
+
+    def skip(self, batches: int) -> None:
+        """Count the next batches, 0 or more, as delivered, without reading them."""
+        if not batches:
+            return  # what is read ahead stays
+        samples, step = self._position
+        started = self._started
+        self._move(self.batches.schedule.after(samples, batches), step + batches)
+        self._started = started
 
     def close(self) -> None:
         """Stop the threads that read ahead; the position stays."""
@@ -316,6 +335,16 @@ class Loader:
         with self._owned():
             self._stop()
             self._position = self._started = (samples, step)
+
+    def _warn_of_the_end(self) -> None:
+        samples, step = self._position
+        if self.batches.span(samples) is None:
+            warnings.warn(
+                f"nothing is left: at sample {samples} (step {step}) the {self.dataset.size} rows "
+                f"have no more batch of {self.batches.schedule.size_at(samples)} "
+                f"(last={self.batches.last!r})",
+                stacklevel=3,
+            )
 
     def _owned(self) -> threading.Lock:
         """The lock of this process: a fork copies neither threads nor who holds a lock."""

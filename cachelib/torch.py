@@ -24,7 +24,6 @@ from cachelib.cache import Cache
 from cachelib.dataset import Dataset
 from cachelib.errors import ForebayError
 from cachelib.loader import Loader
-from cachelib.order.fingerprint import fingerprint
 from cachelib.ragged import Ragged
 
 WIDENED = ("uint16", "uint32", "int32")
@@ -266,21 +265,11 @@ class _Share(IterableDataset):
         if workers > 1:
             loader.prefetch = 0  # it would read the batches of the other workers
         yield loader.state_dict(), loader.dp_ranks
-        _skip(loader, worker)
+        loader.skip(worker)
         for batch in loader:
             ready = [tensors(p) for p in batch] if isinstance(batch, list) else tensors(batch)
             yield loader.state_dict(), ready
-            _skip(loader, workers - 1)
-
-
-def _skip(loader: Loader, batches: int) -> None:
-    """Move a loader on without reading."""
-    if batches:
-        state = loader.state_dict()
-        samples = loader.batches.schedule.after(loader.samples, batches)
-        order = fingerprint(loader.dataset.describe(samples))
-        step = loader.step + batches
-        loader.load_state_dict({**state, "samples": samples, "step": step, "order": order})
+            loader.skip(workers - 1)
 
 
 def _same(item: Any) -> Any:

@@ -10,6 +10,7 @@ import os
 import pickle
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -83,6 +84,7 @@ def test_ranks_together_hold_each_batch(rows, each, world, prefetch):
         assert together == order_of(ds, 5 * each * world)[step * each * world :][: each * world]
 
 
+@pytest.mark.filterwarnings("ignore:nothing is left")
 @pytest.mark.parametrize("prefetch", PREFETCH)
 def test_a_process_may_have_the_parts_of_several_ranks(prefetch):
     options = {"dp_world": 4, "micro_batches": 2, "prefetch": prefetch}
@@ -105,6 +107,7 @@ def test_batches_run_across_epochs():
     assert loader.remaining is None
 
 
+@pytest.mark.filterwarnings("ignore:nothing is left")
 @pytest.mark.parametrize("prefetch", PREFETCH)
 @pytest.mark.parametrize("stop", [0, 1, 5, 11, 12])
 def test_resumes_where_it_stopped(prefetch, stop):
@@ -135,11 +138,28 @@ def test_the_end_and_beyond_hold_no_batch():
     state = loader.state_dict()
     assert (state["samples"], loader.remaining) == (96, 0)
     for samples in (96, 99, 100, 101, 10**18):
-        again = ds.loader(8, start={**state, "samples": samples})
+        with pytest.warns(UserWarning, match=f"nothing is left: at sample {samples} .* 100 rows"):
+            again = ds.loader(8, start={**state, "samples": samples})
         assert drawn(again) == []
         assert again.remaining == 0
         assert again.state_dict() == {**state, "samples": samples}
-    assert drawn(ds.loader(4, start=state)) == [order_of(ds, 100)[96:]]
+    with pytest.warns(UserWarning, match="nothing is left: at sample 96"):
+        loader.load_state_dict(state)
+    with pytest.warns(UserWarning, match="nothing is left"):
+        assert drawn(ds.loader(8, start=12)) == []
+    with pytest.raises(ValueError, match=r"start must be a step up to 12, .* 100 rows end, got 13"):
+        ds.loader(8, start=13)
+    with warnings.catch_warnings(action="error"):
+        assert drawn(ds.loader(4, start=state)) == [order_of(ds, 100)[96:]]
+
+
+def test_skips_batches_without_reading():
+    loader = simulated().loader([(0, 8), (16, 4)])
+    whole = drawn(loader, 6)
+    loader = simulated().loader([(0, 8), (16, 4)])
+    loader.skip(3)
+    assert (loader.samples, loader.step) == (20, 3)
+    assert drawn(loader, 3) == whole[3:]
 
 
 def test_a_run_may_be_prolonged():
