@@ -31,6 +31,9 @@ WEIGHT = "weight"
 
 PREFETCH_BYTES = 256 << 20
 
+PREFETCH_MOST = 256
+"""Batches read ahead, at most: each has a thread of its own."""
+
 Batch = Any
 """A rank's part of a batch as columns, or the list of its micro-batches where there are several."""
 
@@ -79,7 +82,7 @@ class Loader:
             "pad"ding up to the next multiple.
         tell: columns that batches have besides, of "component", "row" and "epoch": which row
             stands there, as `Dataset.trace` tells.
-        prefetch: batches read ahead, each by a thread of its own; 0 reads when asked.
+        prefetch: batches read ahead, up to 256, each by a thread of its own; 0 reads when asked.
         prefetch_bytes: of batches read ahead, at most, as the last one tells; one is always read.
 
     Raises:
@@ -116,12 +119,18 @@ class Loader:
         self.dp_ranks = _ranks(dp_rank, dp_world)
         self.prefetch = as_integer("prefetch", prefetch)
         self.prefetch_bytes = as_integer("prefetch_bytes", prefetch_bytes)
+        if (
+            isinstance(tell, str)
+            or not isinstance(tell, Sequence)
+            or any(name not in TRACED for name in tell)
+        ):
+            raise ValueError(f"tell must be some of {TRACED}, in a list, got {tell!r}")
         self.tell = tuple(tell)
-        unknown = [name for name in self.tell if name not in TRACED]
-        if isinstance(tell, str) or unknown:
-            raise ValueError(f"tell must be some of {TRACED}, got {tell!r}")
-        if self.prefetch < 0:
-            raise ValueError(f"prefetch must be 0 or more batches, got {prefetch}")
+        if not 0 <= self.prefetch <= PREFETCH_MOST:
+            raise ValueError(
+                f"prefetch must be from 0 to {PREFETCH_MOST} batches, since a thread reads each of "
+                f"them, got {prefetch}"
+            )
         if self.prefetch_bytes < 0:
             raise ValueError(f"prefetch_bytes must be 0 or more, got {prefetch_bytes}")
         if self.batches.span(0) is None:
@@ -136,6 +145,11 @@ class Loader:
         if isinstance(start, Mapping):
             self.load_state_dict(start)
             return
+        if start is not None and not isinstance(start, SupportsIndex):
+            raise TypeError(
+                f"start must be an integer, got {start!r:.200}, or a saved state, which is a "
+                "mapping: json.loads makes one of text"
+            )
         step = 0 if start is None else as_integer("start", start)
         if step < 0:
             raise ValueError(f"start must be a state or a step from 0 on, got {step}")
@@ -281,18 +295,12 @@ class Loader:
             StateMismatch: the state is of another order, or is no state; names what differs.
             ValueError: the last batch from there on does not divide among the ranks.
         """
-        if state.get("format") != STATE_FORMAT:
-            raise StateMismatch(
-                f"a loader's state has format {STATE_FORMAT}, found {state.get('format')!r}"
-            )
-        for key in ("samples", "step"):
-            if type(state.get(key)) is not int or state[key] < 0:
-                raise StateMismatch(
-                    f"{key} of a loader's state is an integer from 0 on, found {state.get(key)!r}"
-                )
-        order = state.get("order")
-        if not isinstance(order, Mapping):
-            raise StateMismatch(f"order of a loader's state is a mapping, found {order!r}")
+        if not isinstance(override, bool):
+            raise TypeError(f"override must be True or False, got {override!r}")
+        check_state(state)
+        if description is not None:
+            _check_description(description)
+        order = state["order"]
         here = self.dataset.describe(state["samples"])
         told = None if description is None else (description["order"], here)
         found = differences(order, fingerprint(here), told)
@@ -423,6 +431,48 @@ class Loader:
         return f"the state belongs to another order: {'; '.join(found)}"
 
 
+def check_state(state: object) -> None:
+    """Check that a value has the form of a loader's state, of whatever order.
+
+    Raises:
+        StateMismatch: it has not; names what it is.
+    """
+    if not isinstance(state, Mapping):
+        raise StateMismatch(f"a loader's state is a mapping, {_found(state)}")
+    if "dataset" in state:
+        raise StateMismatch(
+            "a loader's state was expected, found a description: give what state_dict() gave, and "
+            "this as load_state_dict(state, description=...)"
+        )
+    found = state.get("format")
+    if type(found) is not int or found != STATE_FORMAT:
+        raise StateMismatch(f"a loader's state has format {STATE_FORMAT}, found {found!r}")
+    for key in ("samples", "step"):
+        if type(state.get(key)) is not int or state[key] < 0:
+            raise StateMismatch(
+                f"{key} of a loader's state is an integer from 0 on, found {state.get(key)!r}"
+            )
+    if not isinstance(state.get("order"), Mapping):
+        raise StateMismatch(f"order of a loader's state is a mapping, found {state.get('order')!r}")
+
+
+def _check_description(description: object) -> None:
+    if not isinstance(description, Mapping):
+        raise StateMismatch(f"a loader's description is a mapping, {_found(description)}")
+    order = description.get("order")
+    if "dataset" not in description or not isinstance(order, Mapping) or "kind" not in order:
+        kind = "a loader's state" if "samples" in description else "something else"
+        raise StateMismatch(
+            f"a loader's description was expected, found {kind}: give what description() gave in "
+            "the run that the state is of"
+        )
+
+
+def _found(value: object) -> str:
+    advice = ": json.loads makes one of text" if isinstance(value, str | bytes) else ""
+    return f"found {type(value).__name__}{advice}"
+
+
 @dataclass(frozen=True)
 class _Reader:
     """Reads the rows of a part, with the columns that a loader adds."""
@@ -493,6 +543,12 @@ class _ReadAhead:
 
 def _schedule(batch_size: BatchSize) -> Schedule:
     stages: Any = batch_size if isinstance(batch_size, list | tuple) else [(0, batch_size)]
+    for stage in stages:
+        if not isinstance(stage, list | tuple) or len(stage) != 2:
+            raise TypeError(
+                "batch_size must be a number of rows, or stages as (sample, rows) pairs such as "
+                f"[(0, 256), (100_000, 512)], got {batch_size!r}"
+            )
     sample, rows = "a stage of batch_size", "batch_size"
     return Schedule(tuple((as_integer(sample, at), as_integer(rows, n)) for at, n in stages))
 

@@ -23,7 +23,8 @@ from cachelib.agreement import State, check_processes, check_same, open_as_first
 from cachelib.cache import Cache
 from cachelib.dataset import Dataset
 from cachelib.errors import ForebayError
-from cachelib.loader import Loader
+from cachelib.loader import Loader, check_state
+from cachelib.order.indices import as_integer
 from cachelib.ragged import Ragged
 
 WIDENED = ("uint16", "uint32", "int32")
@@ -146,7 +147,7 @@ class Batches:
                 f"{taken[0]} does not go with ready batches, which would be cut or shared out "
                 "twice: the loader has batch_size, dp_rank and dp_world, and the dataset shuffle()"
             )
-        if options.get("num_workers"):
+        if as_integer("num_workers", options.get("num_workers", 0)):
             options = {"multiprocessing_context": "spawn", **options}
         self._source = source
         self._options = options
@@ -191,9 +192,10 @@ class Batches:
         """Go on after the batches that a state counts as delivered; workers start anew.
 
         Raises:
-            StateMismatch: the state is of another order; raised by the next ``next`` if the source
-                is a function.
+            StateMismatch: the state is of another order, which is raised by the next ``next`` if
+                the source is a function; or it is no state.
         """
+        check_state(state)
         self.close()
         if isinstance(self._source, Loader):
             self._source.load_state_dict(state)

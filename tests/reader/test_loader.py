@@ -280,6 +280,8 @@ def test_the_version_of_a_cache_is_information_only():
     [
         ({"format": 2}, "format 1, found 2"),
         ({"format": None}, "found None"),
+        ({"format": True}, "format 1, found True"),
+        ({"dataset": {}}, "state was expected, found a description"),
         ({"samples": -1}, "samples .* found -1"),
         ({"samples": 1.0}, "samples .* found 1.0"),
         ({"samples": True}, "samples .* found True"),
@@ -296,6 +298,36 @@ def test_refuses_what_is_no_state(change, message):
         loader.load_state_dict({})
 
 
+def test_refuses_what_is_no_mapping():
+    loader = simulated().loader(2)
+    state, description = loader.state_dict(), loader.description()
+    for bad, message in (
+        (None, "found NoneType$"),
+        ([], "found list$"),
+        (json.dumps(state), r"found str: json.loads makes one of text"),
+    ):
+        with pytest.raises(StateMismatch, match=f"state is a mapping, {message}"):
+            loader.load_state_dict(bad)
+        if bad is not None:
+            with pytest.raises(StateMismatch, match=f"description is a mapping, {message}"):
+                loader.load_state_dict(state, description=bad)
+            with pytest.raises(TypeError, match=r"a saved state, which is a mapping: json.loads"):
+                simulated().loader(2, start=bad)
+    for wrong, kind in (({}, "something else"), (state, "a loader's state")):
+        with pytest.raises(StateMismatch, match=f"description was expected, found {kind}"):
+            loader.load_state_dict(state, description=wrong)
+    with pytest.raises(StateMismatch, match="found a description"):
+        loader.load_state_dict(description)
+    with pytest.raises(TypeError, match="override must be True or False, got 'yes'"):
+        loader.load_state_dict(state, override="yes")
+
+
+def test_refuses_sizes_that_are_no_stages():
+    for bad in ([8, 16], [(0, 8, 1)], ["ab"]):
+        with pytest.raises(TypeError, match=r"stages as \(sample, rows\) pairs .* got \["):
+            simulated().loader(bad)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -309,6 +341,8 @@ def test_refuses_what_is_no_state(change, message):
         ({"batch_size": 4, "start": -1}, "got -1"),
         ({"batch_size": 4, "last": "all"}, "got 'all'"),
         ({"batch_size": 4, "prefetch": -1}, "got -1"),
+        ({"batch_size": 4, "prefetch": 257}, "prefetch must be from 0 to 256 batches, .* got 257"),
+        ({"batch_size": 4, "tell": True}, r"tell must be some of .* in a list, got True"),
         ({"batch_size": 101}, "no batch of 101 in 100 rows"),
         ({"batch_size": 8, "dp_rank": 0, "dp_world": 8, "last": "short"}, "batch has 4 samples"),
         ({"batch_size": 8, "dp_world": 2}, "dp_world=2 needs dp_rank, from 0 to 1"),

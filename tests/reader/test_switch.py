@@ -18,6 +18,8 @@ from tests.reader.memory import MemoryCache, SimulatedCache
 from tests.reader.stored import write_commit
 
 CACHE = SimulatedCache(60)
+pytestmark = pytest.mark.filterwarnings("ignore:nothing is left")
+
 ROWS = dataset.of(CACHE)
 
 ORDERS = [

@@ -257,6 +257,10 @@ def test_what_would_shard_twice_is_refused(path: str) -> None:
     for source in wrong:
         with pytest.raises(TypeError, match="read from a cachelib loader"):
             Batches(source)
+    with pytest.raises(TypeError, match="num_workers must be an integer, got True"):
+        Batches(sources.loader(path), num_workers=True)
+    with pytest.raises(StateMismatch, match="state is a mapping, found NoneType"):
+        Batches(partial(sources.loader, path)).load_state_dict(None)  # type: ignore[arg-type]
     for wrap in (partial(prepare_data_loader, num_processes=2, process_index=0),
                  partial(skip_first_batches, num_batches=1)):  # fmt: skip
         with pytest.raises(TypeError, match="shared out among ranks and workers already"):
