@@ -506,7 +506,10 @@ def _explain(options: argparse.Namespace) -> int:
         )
     description = _loaded(found)
     dataset = rebuild(description)
-    loader = _loader(dataset, state, description["batches"])
+    with warnings.catch_warnings():
+        # Steps are looked back at, also from the end.
+        warnings.filterwarnings("ignore", "nothing is left", UserWarning)
+        loader = _loader(dataset, state, description["batches"])
     samples = loader.span(options.step)
     rows = range(len(samples)) if options.row is None else [options.row]
     epochs = dataset.trace(samples)["epoch"].tolist()

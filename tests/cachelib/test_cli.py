@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -448,6 +449,14 @@ def test_explain_names_source_and_record_of_every_row(
     capsys.readouterr()
     assert main(["explain", state, "--step", "2"]) == 1
     assert "before the state that was started from (step 3, sample 12)" in capsys.readouterr().err
+
+    once = windows.loader(4)
+    for _ in once:
+        pass
+    Path(state).write_text(json.dumps(once.state_dict()))
+    (tmp_path / "run" / "description.json").write_text(json.dumps(once.description()))
+    with warnings.catch_warnings(action="error"):
+        assert main(["explain", state, "--step", "0"]) == 0
 
 
 def test_explain_refuses_what_does_not_fit(
