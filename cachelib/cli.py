@@ -509,7 +509,13 @@ def _explain(options: argparse.Namespace) -> int:
     with warnings.catch_warnings():
         # Steps are looked back at, also from the end.
         warnings.filterwarnings("ignore", "nothing is left", UserWarning)
-        loader = _loader(dataset, state, description["batches"])
+        try:
+            loader = _loader(dataset, state, description["batches"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateMismatch(
+                f"{options.state} and {found} do not tell how batches were cut: "
+                f"{type(error).__name__}: {error}"
+            ) from error
     samples = loader.span(options.step)
     rows = range(len(samples)) if options.row is None else [options.row]
     epochs = dataset.trace(samples)["epoch"].tolist()

@@ -478,3 +478,10 @@ def test_explain_refuses_what_does_not_fit(
         description.write_text(content)
         assert main(command) == 1
         assert message in capsys.readouterr().err
+
+    loader = cache.shuffle(1).loader(4)
+    for sizes in ({}, {"batches": {"sizes": [8, 16], "last": "drop"}}):
+        told = {**loader.description(), "batches": {}, **sizes}
+        description.write_text(json.dumps(told))
+        assert main(command) == 1
+        assert "do not tell how batches were cut" in capsys.readouterr().err
