@@ -4,7 +4,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-READER = ["numpy>=2.0", "tensorstore>=0.1.80"]
+READER = ["google-crc32c>=1.5", "numpy>=2.0", "tensorstore>=0.1.80", "zstandard>=0.22"]
 
 EXTRAS = {
     "pipelines": [
@@ -20,7 +20,6 @@ EXTRAS = {
         "pyyaml>=6",
         "tokenizers>=0.23,<0.24",
         "transformers>=5,<6",
-        "zstandard>=0.22",
     ],
     "gcs": ["gcsfs>=2024.6"],
     "s3": ["s3fs>=2024.6"],

@@ -4,41 +4,26 @@ from __future__ import annotations
 
 import math
 import os
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
-import tensorstore as ts
 
+from cachelib.arrays import Arrays
+from cachelib.latest import Latest
 from cachelib.ledger import Ledger, Snapshot
 from cachelib.order.indices import as_indices, as_integer
-from cachelib.ragged import Ragged, gather, offsets_of
+from cachelib.ragged import Ragged, offsets_of
 from cachelib.schema import POSITION, SOURCE, Field, Schema
-from cachelib.shard import (
-    OFFSETS_CHUNK,
-    attempt_prefix,
-    data_key,
-    data_metadata,
-    offsets_key,
-    offsets_metadata,
-    read_details,
-)
-from cachelib.storage import Storage, check_fork, read_error
+from cachelib.shard import read_details
+from cachelib.storage import Storage
 
 if TYPE_CHECKING:
     from cachelib.dataset import Dataset
     from cachelib.loader import Loader
     from cachelib.order.windows import Tail
     from cachelib.segments import Targets
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-OPEN_ARRAYS = 1024
-"""Array handles that one cache keeps open."""
 
 SOURCE_LISTS = 256
 """Shards of which one cache keeps the names of their sources."""
@@ -68,7 +53,7 @@ class Cache:
     def __init__(self, storage: Storage, version: int | None = None) -> None:
         self.storage = storage
         self.snapshot: Snapshot = Ledger(storage).snapshot(version)
-        self._arrays: Latest[tuple[int, str], ts.TensorStore] = Latest(OPEN_ARRAYS)
+        self._arrays = Arrays(storage, self.snapshot)
         self._source_lists: Latest[int, list[str]] = Latest(SOURCE_LISTS)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -152,13 +137,15 @@ class Cache:
         spans: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for f in wanted:
             if not f.ragged:
-                columns[f.name] = self._read(f, "data", rows, np.ones_like(rows))
+                columns[f.name] = self._arrays.read(f, "data", rows, np.ones_like(rows))
                 continue
             owner = f.like or f.name
             if owner not in spans:
                 spans[owner] = self._row_spans(self.schema[owner], rows)
             starts, lengths = spans[owner]
-            columns[f.name] = Ragged(self._read(f, "data", starts, lengths), offsets_of(lengths))
+            columns[f.name] = Ragged(
+                self._arrays.read(f, "data", starts, lengths), offsets_of(lengths)
+            )
         return columns
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
@@ -175,8 +162,8 @@ class Cache:
         """Where the rows at global indices came from, in the order asked."""
         rows = as_indices(indices, len(self))
         ones = np.ones_like(rows)
-        sources = self._read(SOURCE, "data", rows, ones)
-        positions = self._read(POSITION, "data", rows, ones)
+        sources = self._arrays.read(SOURCE, "data", rows, ones)
+        positions = self._arrays.read(POSITION, "data", rows, ones)
         shards = np.searchsorted(self.snapshot.row_bases, rows, side="right") - 1
         return [
             Provenance(self._sources(int(shard))[source], int(position))
@@ -201,7 +188,7 @@ class Cache:
                 f"slices of {length} from {starts.min()} to {starts.max()} are not inside the "
                 f"{total} values of {field!r}"
             )
-        values = self._read(f, "data", starts, np.full(len(starts), length, np.int64))
+        values = self._arrays.read(f, "data", starts, np.full(len(starts), length, np.int64))
         return values.reshape(len(starts), length, *f.shape)
 
     def rows_at(self, field: str, positions: np.ndarray) -> np.ndarray:
@@ -268,7 +255,7 @@ class Cache:
         Returns:
             The slices back to back, in the order asked, shape (sum of lengths, *shape).
         """
-        return self._read(self.schema[field], "data", starts, lengths)
+        return self._arrays.read(self.schema[field], "data", starts, lengths)
 
     def dataset(self) -> Dataset:
         """The rows as a `Dataset`, the start of every order."""
@@ -323,81 +310,14 @@ class Cache:
         snapshot = self.snapshot
         shards = np.searchsorted(snapshot.row_bases, rows, side="right") - 1
         # A shard has one more offset than it has rows, so shard s begins s places later.
-        pairs = self._read(field, "offsets", rows + shards, np.full(len(rows), 2, np.int64))
+        pairs = self._arrays.read(field, "offsets", rows + shards, np.full(len(rows), 2, np.int64))
         first, last = pairs[0::2], pairs[1::2]
         return snapshot.element_bases[field.name][shards] + first, last - first
 
     def _shard_offsets(self, field: Field, shard: int) -> np.ndarray:
         count = int(self.snapshot.entries.rows[shard]) + 1
         base = int(self.snapshot.row_bases[shard]) + shard
-        return self._read(field, "offsets", np.array([base]), np.array([count]))
-
-    def _bases(self, field: Field, kind: str) -> np.ndarray:
-        """Where each shard's part of an array begins, all shards put back to back."""
-        snapshot = self.snapshot
-        if kind == "offsets":
-            return snapshot.row_bases + np.arange(len(snapshot.row_bases))
-        return self._element_bases(field) if field.ragged else snapshot.row_bases
-
-    def _read(self, field: Field, kind: str, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Ranges of one array over all shards, back to back in the order asked.
-
-        Ranges that touch or share a chunk are joined, and each joined range is read at once.
-        """
-        check_fork()  # arrays may be open already
-        dtype, shape = ("int64", ()) if kind == "offsets" else (field.dtype, field.shape)
-        gap = field.chunk if kind == "data" else OFFSETS_CHUNK
-        spans = join(starts, lengths, gap)
-        bases = self._bases(field, kind)
-        cuts = cut(*spans, bases)
-        sizes = cuts.stops - cuts.starts
-        buffer = np.empty((int(sizes.sum()), *shape), dtype)
-        at = offsets_of(sizes)
-        reads = []
-        with ts.Batch() as batch:
-            for i, shard in enumerate(cuts.shards):
-                if not self.snapshot.entries.rows[shard]:
-                    continue  # joined over: it stores nothing, and nothing of it was asked for
-                low, high = int(cuts.starts[i]), int(cuts.stops[i])
-                array = self._array(int(shard), field, kind)
-                reads.append((i, array[low:high].read(batch=batch)))
-        for i, future in reads:
-            try:
-                buffer[at[i] : at[i + 1]] = future.result()
-            except Exception as error:
-                raise read_error(error, self._describe(field, kind, cuts, i)) from error
-        span_at = offsets_of(spans[1] - spans[0])
-        which = np.searchsorted(spans[0], starts, side="right") - 1
-        wanted = span_at[which] + starts - spans[0][which]
-        if len(buffer) == lengths.sum() and np.array_equal(wanted, offsets_of(lengths)[:-1]):
-            return buffer  # asked for in stored order, and nothing else was read
-        return gather(buffer, wanted, lengths)
-
-    def _describe(self, field: Field, kind: str, cuts: Cuts, i: int) -> str:
-        entries = self.snapshot.entries
-        shard = int(cuts.shards[i])
-        place = self.storage.where(attempt_prefix(entries.shard[shard], entries.attempt[shard]))
-        rows = self.snapshot.row_bases[shard : shard + 2]
-        return (
-            f"{place}{field.name}/{kind}[{cuts.starts[i]}:{cuts.stops[i]}] "
-            f"(rows {rows[0]} to {rows[1]})"
-        )
-
-    def _array(self, shard: int, field: Field, kind: str) -> ts.TensorStore:
-        key = (shard, f"{field.name}/{kind}")
-        return self._arrays.get(key, lambda: self._opened(shard, field, kind))
-
-    def _opened(self, shard: int, field: Field, kind: str) -> ts.TensorStore:
-        entries = self.snapshot.entries
-        rows = int(entries.rows[shard])
-        if kind == "offsets":
-            place, metadata = offsets_key(field), offsets_metadata(rows)
-        else:
-            bases = self._bases(field, kind)
-            length = int(bases[shard + 1] - bases[shard])
-            place, metadata = data_key(field), data_metadata(field, length)
-        prefix = attempt_prefix(entries.shard[shard], entries.attempt[shard])
-        return self.storage.open_array(prefix + place, metadata, write=False)
+        return self._arrays.read(field, "offsets", np.array([base]), np.array([count]))
 
     def _sources(self, shard: int) -> list[str]:
         def read() -> list[str]:
@@ -407,76 +327,6 @@ class Cache:
             return found
 
         return self._source_lists.get(shard, read)
-
-
-class Latest(Generic[Key, Value]):
-    """The values used last, at most ``limit``, by key. Thread-safe."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._values: OrderedDict[Key, Value] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def get(self, key: Key, make: Callable[[], Value]) -> Value:
-        """What ``make`` gave for a key, or gives now; two threads may both make it."""
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key]
-        value = make()
-        with self._lock:
-            self._values[key] = value
-            while len(self._values) > self._limit:
-                self._values.popitem(last=False)
-        return value
-
-
-@dataclass(frozen=True, eq=False)
-class Cuts:
-    """Ranges cut at shard borders: positions [starts, stops) of one shard's array each."""
-
-    shards: np.ndarray
-    starts: np.ndarray
-    stops: np.ndarray
-
-
-def join(starts: np.ndarray, lengths: np.ndarray, gap: int) -> tuple[np.ndarray, np.ndarray]:
-    """Disjoint, sorted ranges that cover all given ones; those closer than `gap` become one.
-
-    Returns:
-        (starts, stops), int64 each. Empty ranges are covered only by chance.
-    """
-    filled = lengths > 0
-    order = np.argsort(starts[filled], kind="stable")
-    low = starts[filled][order]
-    high = (starts[filled] + lengths[filled])[order]
-    if len(low) == 0:
-        return np.zeros(1, np.int64), np.zeros(1, np.int64)
-    reach = np.maximum.accumulate(high)
-    opens = np.flatnonzero(np.concatenate([[True], low[1:] > reach[:-1] + gap]))
-    return low[opens], reach[np.concatenate([opens[1:] - 1, [len(low) - 1]])]
-
-
-def cut(starts: np.ndarray, stops: np.ndarray, bases: np.ndarray) -> Cuts:
-    """Cut disjoint, sorted ranges at the borders of shards that begin at `bases`.
-
-    Args:
-        bases: int64 of shape (shards + 1,), from 0; empty shards get no cut.
-    """
-    starts, stops = starts[stops > starts], stops[stops > starts]
-    borders = np.unique(bases[1:-1])
-    which = np.searchsorted(starts, borders, side="right") - 1
-    if len(starts):
-        borders = borders[(which >= 0) & (borders > starts[which]) & (borders < stops[which])]
-    else:
-        borders = borders[:0]
-    low = np.sort(np.concatenate([starts, borders]))
-    high = np.sort(np.concatenate([stops, borders]))
-    shards = np.searchsorted(bases, low, side="right") - 1
-    return Cuts(shards, low - bases[shards], high - bases[shards])
 
 
 def open(path: str | os.PathLike[str], version: int | None = None) -> Cache:

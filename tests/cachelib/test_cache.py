@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cachelib
-from cachelib.cache import Cache, Provenance, cut, join
+from cachelib.cache import Cache, Provenance
 from cachelib.errors import CacheNotFound
-from cachelib.ragged import Ragged, offsets_of, ranges
+from cachelib.ragged import Ragged, ranges
 from tests.cachelib.helpers import (
     EVERY_KIND,
     TOKENS,
@@ -210,7 +210,7 @@ def test_a_pickled_cache_is_pinned(path: str, columns: Columns) -> None:
 
 
 def test_threads_read_alike(path: str, columns: Columns, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachelib.cache.OPEN_ARRAYS", 3)  # so that arrays are closed in between
+    monkeypatch.setattr("cachelib.arrays.OPEN_ARRAYS", 3)  # so that arrays are closed in between
     cache = cachelib.open(path)
 
     def read(seed: int) -> None:
@@ -339,45 +339,6 @@ def test_a_version_that_is_not_there_says_which_are(path: str, version: int) -> 
     there = f"no version {version}; versions 0 to {len(COMMITS) - 1} are there"
     with pytest.raises(CacheNotFound, match=there):
         cachelib.open(path, version=version)
-
-
-# The index arithmetic below, by itself.
-
-
-SPANS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 20)), max_size=12)
-
-
-@given(SPANS, st.integers(0, 10))
-def test_joined_ranges_cover_and_do_not_touch(spans: list[tuple[int, int]], gap: int) -> None:
-    starts = np.array([start for start, _ in spans], np.int64)
-    lengths = np.array([length for _, length in spans], np.int64)
-    low, high = join(starts, lengths, gap)
-    wanted = {i for start, length in spans for i in range(start, start + length)}
-    covered = {i for a, b in zip(low, high, strict=True) for i in range(a, b)}
-    assert wanted <= covered
-    assert (low[1:] > high[:-1] + gap).all()
-    for i in covered - wanted:  # only gaps between two wanted ones are read in vain
-        assert any(j in wanted for j in range(i - gap, i))
-        assert any(j in wanted for j in range(i + 1, i + gap + 1))
-
-
-@given(SPANS, st.lists(st.integers(0, 30), min_size=1, max_size=10))
-def test_cuts_lie_in_one_shard_each(spans: list[tuple[int, int]], sizes: list[int]) -> None:
-    bases = offsets_of(np.array(sizes, np.int64))
-    inside = [(min(a, bases[-1]), min(a + n, bases[-1])) for a, n in spans]
-    starts, stops = join(
-        np.array([a for a, _ in inside], np.int64), np.array([b - a for a, b in inside]), 0
-    )
-    cuts = cut(starts, stops, bases)
-    assert (cuts.starts >= 0).all()
-    assert (cuts.stops > cuts.starts).all()
-    assert (cuts.stops <= np.array(sizes)[cuts.shards]).all()
-    found = [
-        i
-        for shard, a, b in zip(cuts.shards, cuts.starts, cuts.stops, strict=True)
-        for i in range(bases[shard] + a, bases[shard] + b)
-    ]
-    assert found == [i for a, b in zip(starts, stops, strict=True) for i in range(a, b)]
 
 
 def test_what_is_no_list_of_fields_or_no_version_is_refused(tmp_path: Path) -> None:

@@ -72,10 +72,10 @@ import sys
 from pathlib import Path
 import numpy as np
 import cachelib
-from cachelib import cache as caches, storage
+from cachelib import arrays, chunks
 
-storage.DECODE_CACHE_BYTES = 1 << 20  # so that it is full from the beginning
-caches.OPEN_ARRAYS = 256
+chunks.KEPT_BYTES = 1 << 20  # so that they are full from the beginning
+arrays.OPEN_ARRAYS = chunks.OPEN_FILES = 128
 
 def resident():
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -87,7 +87,7 @@ for first in range(0, 3000, 100):
     tokens = cache.read_elements("tokens", starts, 64)
     assert (tokens == np.arange(64)).all()
     cache.provenance(np.arange(first, first + 100))
-    assert len(cache._arrays) <= 256
+    assert len(cache._arrays) <= 128
     if first == 900:
         before = resident()
 print(resident() - before)

@@ -1,0 +1,158 @@
+"""Arrays: those of all shards of a snapshot, put back to back and read by position."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import tensorstore as ts
+
+from cachelib import chunks
+from cachelib.latest import Latest
+from cachelib.ledger import Snapshot
+from cachelib.order.cuts import Cuts, coalesce, cut, cut_in_order, join
+from cachelib.ragged import LONG, gather, offsets_of
+from cachelib.schema import Field
+from cachelib.shard import (
+    OFFSETS_CHUNK,
+    attempt_prefix,
+    data_key,
+    data_metadata,
+    offsets_key,
+    offsets_metadata,
+)
+from cachelib.storage import Storage, check_fork, read_error
+
+OPEN_ARRAYS = 1024
+"""Array handles that one cache keeps open."""
+
+Kind = Literal["data", "offsets"]
+
+
+class Arrays:
+    """The arrays of the shards of a snapshot. Thread-safe.
+
+    Those on this machine are read by `chunks`, others by TensorStore.
+
+    Args:
+        storage: of the cache.
+        snapshot: whose shards.
+    """
+
+    def __init__(self, storage: Storage, snapshot: Snapshot) -> None:
+        self._storage = storage
+        self._snapshot = snapshot
+        self._folder = storage.local_path if chunks.AVAILABLE else None
+        self._arrays: Latest[tuple[int, str], Any] = Latest(OPEN_ARRAYS)
+
+    def __len__(self) -> int:
+        """Number of arrays held open."""
+        return len(self._arrays)
+
+    def bases(self, field: Field, kind: Kind) -> np.ndarray:
+        """Where each shard's part begins, and the end of all: int64 of shape (shards + 1,)."""
+        snapshot = self._snapshot
+        if kind == "offsets":
+            # A shard has one more offset than it has rows.
+            return snapshot.row_bases + np.arange(len(snapshot.row_bases))
+        if field.ragged:
+            return snapshot.element_bases[field.like or field.name]
+        return snapshot.row_bases
+
+    def read(self, field: Field, kind: Kind, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Ranges of one array over all shards, back to back in the order asked.
+
+        Args:
+            starts: int64 of shape (n,).
+            lengths: int64 of shape (n,); each start..start+length lies inside the array.
+
+        Returns:
+            Shape (sum of lengths, *shape of a value).
+
+        Raises:
+            CorruptData: stored bytes are missing or damaged; names shard, field and rows.
+        """
+        check_fork()  # arrays may be open already
+        bases = self.bases(field, kind)
+        if self._folder is not None:
+            runs = coalesce(starts, lengths)
+            if lengths.sum() >= LONG * len(runs[0]):
+                return self._local(field, kind, cut_in_order(*runs, bases))
+        spans = join(starts, lengths, field.chunk if kind == "data" else OFFSETS_CHUNK)
+        cuts = cut(*spans, bases)
+        # What stores nothing was joined over: nothing of it was asked for.
+        cuts = cuts.where(self._snapshot.entries.rows[cuts.shards] > 0)
+        buffer = (self._remote if self._folder is None else self._local)(field, kind, cuts)
+        begins = bases[cuts.shards] + cuts.starts
+        which = np.searchsorted(begins, starts, side="right") - 1
+        wanted = offsets_of(cuts.sizes)[which] + starts - begins[which]
+        if len(buffer) == lengths.sum() and np.array_equal(wanted, offsets_of(lengths)[:-1]):
+            return buffer  # asked for in stored order, and nothing else was read
+        return gather(buffer, wanted, lengths)
+
+    def _local(self, field: Field, kind: Kind, cuts: Cuts) -> np.ndarray:
+        dtype, shape = _stored_as(field, kind)
+        bounds = zip(cuts.shards.tolist(), cuts.starts.tolist(), cuts.stops.tolist(), strict=True)
+        data = chunks.read(
+            [
+                chunks.Part(self._array(shard, field, kind), low, high)
+                for shard, low, high in bounds
+            ],
+            lambda i: self._describe(field, kind, cuts, i),
+            keep=kind == "offsets",
+        )
+        return np.frombuffer(data, dtype).reshape(-1, *shape)
+
+    def _remote(self, field: Field, kind: Kind, cuts: Cuts) -> np.ndarray:
+        dtype, shape = _stored_as(field, kind)
+        at = offsets_of(cuts.sizes)
+        buffer = np.empty((int(at[-1]), *shape), dtype)
+        bounds = zip(cuts.shards.tolist(), cuts.starts.tolist(), cuts.stops.tolist(), strict=True)
+        with ts.Batch() as batch:
+            reads = [
+                self._array(shard, field, kind)[low:high].read(batch=batch)
+                for shard, low, high in bounds
+            ]
+        for i, future in enumerate(reads):
+            try:
+                buffer[at[i] : at[i + 1]] = future.result()
+            except Exception as error:
+                raise read_error(error, self._describe(field, kind, cuts, i)) from error
+        return buffer
+
+    def _array(self, shard: int, field: Field, kind: Kind) -> Any:
+        """A `chunks.LocalArray` on this machine, else an array of TensorStore."""
+
+        def opened() -> Any:
+            key, metadata = self._place(shard, field, kind)
+            if self._folder is None:
+                return self._storage.open_array(key, metadata, write=False)
+            return chunks.local_array(f"{self._folder}/{key}", metadata)
+
+        return self._arrays.get((shard, f"{field.name}/{kind}"), opened)
+
+    def _place(self, shard: int, field: Field, kind: Kind) -> tuple[str, dict[str, Any]]:
+        """Key and metadata of an array of a shard."""
+        entries = self._snapshot.entries
+        if kind == "offsets":
+            place, metadata = offsets_key(field), offsets_metadata(int(entries.rows[shard]))
+        else:
+            bases = self.bases(field, kind)
+            length = int(bases[shard + 1] - bases[shard])
+            place, metadata = data_key(field), data_metadata(field, length)
+        return attempt_prefix(entries.shard[shard], entries.attempt[shard]) + place, metadata
+
+    def _describe(self, field: Field, kind: Kind, cuts: Cuts, i: int) -> str:
+        entries = self._snapshot.entries
+        shard = int(cuts.shards[i])
+        place = self._storage.where(attempt_prefix(entries.shard[shard], entries.attempt[shard]))
+        rows = self._snapshot.row_bases[shard : shard + 2]
+        return (
+            f"{place}{field.name}/{kind}[{cuts.starts[i]}:{cuts.stops[i]}] "
+            f"(rows {rows[0]} to {rows[1]})"
+        )
+
+
+def _stored_as(field: Field, kind: Kind) -> tuple[str, tuple[int, ...]]:
+    """The dtype and the shape of a value."""
+    return ("int64", ()) if kind == "offsets" else (field.dtype, field.shape)

@@ -1,0 +1,299 @@
+"""Chunks: parts of the arrays of shards on this machine, read from their files and decoded here.
+
+TensorStore reads the same bytes, but spends longer on a chunk than its decoding takes, and random
+reads are made of chunks (bench/README.md). Arrays are laid out as `shard.array_metadata` says:
+files of inner chunks, each compressed by zstd and followed by a crc32c, and at the end of a file an
+index of where they lie, with a crc32c of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
+
+import google_crc32c
+import numpy as np
+import zstandard
+
+from cachelib.errors import CorruptData, StorageError
+from cachelib.latest import Latest
+from cachelib.schema import CHUNKS_PER_OBJECT
+
+AVAILABLE = (
+    sys.byteorder == "little"
+    and hasattr(os, "pread")
+    and hasattr(zstandard.ZstdDecompressor, "multi_decompress_to_buffer")
+    and google_crc32c.implementation == "c"
+)
+"""Whether this machine can use chunks as they are stored, and has compiled code for it."""
+
+OPEN_FILES = 256
+"""Files that one process keeps open for reading."""
+
+KEPT_BYTES = 64 << 20
+"""Decoded chunks that one process keeps, in bytes."""
+
+THREADS = min(4, os.cpu_count() or 1)
+"""Threads that decode the chunks of one read."""
+
+CHUNKS_A_THREAD = 16
+"""Chunks for which a further thread is worth asking."""
+
+_Key = tuple[str, int]  # path of a file and number of a chunk in it
+
+_CHECK = 4  # bytes of a crc32c
+_ABSENT = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class LocalArray:
+    """An array of a shard on this machine, chunked along its first dimension only.
+
+    Attributes:
+        folder: of the array.
+        length: first dimension.
+        chunk: values of an inner chunk.
+        value_bytes: bytes of what one index of the first dimension holds.
+        dimensions: number of dimensions.
+    """
+
+    folder: str
+    length: int
+    chunk: int
+    value_bytes: int
+    dimensions: int
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a decoded chunk; the last one of an array is as long as all."""
+        return self.chunk * self.value_bytes
+
+    def file(self, number: int) -> _File:
+        """The file of an outer chunk."""
+        path = f"{self.folder}/c/{number}{'/0' * (self.dimensions - 1)}"
+        chunks = min(CHUNKS_PER_OBJECT, -(-self.length // self.chunk))
+        return _files().get(path, lambda: _File(path, chunks))
+
+
+def local_array(folder: str, metadata: Mapping[str, Any]) -> LocalArray:
+    """The array in a folder, given its metadata as `shard.array_metadata` makes it."""
+    chunk = metadata["codecs"][0]["configuration"]["chunk_shape"][0]
+    length, *trailing = metadata["shape"]
+    value_bytes = math.prod(trailing) * np.dtype(metadata["data_type"]).itemsize
+    return LocalArray(folder, length, chunk, value_bytes, 1 + len(trailing))
+
+
+class Part(NamedTuple):
+    """Positions [start, stop) of an array, at least one."""
+
+    array: LocalArray
+    start: int
+    stop: int
+
+
+class _Piece(NamedTuple):
+    """What of a part lies in one file: inner chunks [low, high).
+
+    Attributes:
+        part: number of the part.
+        before, beyond: bytes of the first and of the last chunk that lie outside the part.
+    """
+
+    part: int
+    file: _File
+    low: int
+    high: int
+    before: int
+    beyond: int
+
+    def keys(self) -> list[_Key]:
+        path = self.file.path
+        return [(path, chunk) for chunk in range(self.low, self.high)]
+
+
+class _File:
+    """An open file and its index: offset and size of each inner chunk, in turn."""
+
+    __slots__ = ("_descriptor", "index", "path")
+
+    def __init__(self, path: str, chunks: int) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
+        length = 16 * chunks + _CHECK
+        size = os.fstat(self._descriptor).st_size
+        if size < length:
+            raise CorruptData(f"{path} has {size} bytes, fewer than the {length} of its index")
+        index = _checked(self.read(size - length, length), f"the index of {path}")
+        self.index = memoryview(index).cast("Q")
+
+    def __del__(self) -> None:
+        # Not before: another thread may still read from a file that is no longer kept.
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def read(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, offset)
+        while len(data) < size:  # one call gives at most 2 GiB
+            more = os.pread(self._descriptor, size - len(data), offset + len(data))
+            if not more:
+                raise CorruptData(f"{self.path} ends inside a chunk")
+            data += more
+        return data
+
+    def frames(self, low: int, high: int) -> list[bytes]:
+        """The compressed bytes of inner chunks [low, high), at least one."""
+        index = self.index[2 * low : 2 * high].tolist()
+        starts, sizes = index[0::2], index[1::2]
+        if _ABSENT in starts:
+            raise CorruptData(f"chunk {low + starts.index(_ABSENT)} of {self.path} is missing")
+        bounds = list(zip(starts, sizes, strict=True))
+        first, end = min(starts), max(start + size for start, size in bounds)
+        if end - first <= 2 * sum(sizes):  # TensorStore writes them side by side
+            data = self.read(first, end - first)
+            found = [data[start - first : start - first + size] for start, size in bounds]
+        else:
+            found = [self.read(start, size) for start, size in bounds]
+        return [
+            _checked(frame, f"chunk {number} of {self.path}")
+            for number, frame in enumerate(found, low)
+        ]
+
+
+def read(parts: Sequence[Part], describe: Callable[[int], str], *, keep: bool) -> bytearray:
+    """The bytes of the values of parts, back to back, little-endian.
+
+    Args:
+        parts: of arrays that have the same chunks.
+        describe: what to call a part in messages, given its number.
+        keep: hold the chunks for reads to come, whatever must go for them; otherwise only if
+            there is room, so that what is not soon read again drives out nothing.
+
+    Raises:
+        CorruptData: a file or a chunk is missing or damaged.
+        StorageError: a file could not be read.
+    """
+    number = 0
+    pieces: list[_Piece] = []
+    frames: dict[_Key, bytes] = {}
+    owners: dict[_Key, int] = {}  # the part that each frame was read for
+    try:
+        for number, part in enumerate(parts):
+            pieces += _pieces(number, part)
+        keys = [piece.keys() for piece in pieces]
+        chunks: dict[_Key, Any] = dict(_kept().find(chain.from_iterable(keys)))
+        for piece, wanted in zip(pieces, keys, strict=True):
+            lacking = [key for key in wanted if key not in chunks and key not in frames]
+            if lacking:
+                number = piece.part
+                low, high = lacking[0][1], lacking[-1][1] + 1
+                for chunk, frame in enumerate(piece.file.frames(low, high), low):
+                    frames[piece.file.path, chunk] = frame
+                    owners[piece.file.path, chunk] = number
+    except FileNotFoundError as error:
+        raise CorruptData(f"{describe(number)}: {error.filename} is missing") from error
+    except CorruptData as error:
+        raise CorruptData(f"{describe(number)}: {error}") from error
+    except OSError as error:
+        raise StorageError(f"{describe(number)}: {error}") from error
+    if frames:
+        size = parts[0].array.chunk_bytes
+        try:
+            fresh = dict(zip(frames, _decoded(list(frames.values()), size), strict=True))
+        except zstandard.ZstdError as error:
+            key = next(key for key, frame in frames.items() if not _decodes(frame, size))
+            what = f"chunk {key[1]} of {key[0]}"
+            raise CorruptData(f"{describe(owners[key])}: {what}: {error}") from error
+        if keep or _kept().room >= len(fresh) * size:
+            _kept().keep((key, bytes(chunk)) for key, chunk in fresh.items())
+        chunks |= fresh
+    values: list[Any] = []
+    for piece, wanted in zip(pieces, keys, strict=True):
+        first = len(values)
+        values += map(chunks.__getitem__, wanted)
+        if piece.beyond:
+            values[-1] = memoryview(values[-1])[: -piece.beyond]
+        if piece.before:
+            values[first] = memoryview(values[first])[piece.before :]
+    return bytearray().join(values)
+
+
+def _pieces(number: int, part: Part) -> Iterator[_Piece]:
+    array, start, stop = part
+    first, last = start // array.chunk, (stop - 1) // array.chunk
+    before = (start - first * array.chunk) * array.value_bytes
+    beyond = ((last + 1) * array.chunk - stop) * array.value_bytes
+    first_file, last_file = first // CHUNKS_PER_OBJECT, last // CHUNKS_PER_OBJECT
+    for outer in range(first_file, last_file + 1):
+        base = outer * CHUNKS_PER_OBJECT
+        yield _Piece(
+            number,
+            array.file(outer),
+            max(first - base, 0),
+            min(last + 1 - base, CHUNKS_PER_OBJECT),
+            before if outer == first_file else 0,
+            beyond if outer == last_file else 0,
+        )
+
+
+def _decoded(frames: list[bytes], size: int) -> list[Any]:
+    """The chunks of `size` bytes that frames hold, as buffers.
+
+    Raises:
+        ZstdError: a frame is damaged, or holds another number of bytes.
+    """
+    count = max(1, min(THREADS, len(frames) // CHUNKS_A_THREAD))
+    bounds = [len(frames) * i // count for i in range(count + 1)]
+    shares = [frames[low:high] for low, high in pairwise(bounds)]
+    others = [_threads().submit(_decoded_here, share, size) for share in shares[1:]]
+    mine = _decoded_here(shares[0], size)
+    return [*mine, *chain.from_iterable(other.result() for other in others)]
+
+
+def _decoded_here(frames: list[Any], size: int) -> Any:
+    sizes = np.full(len(frames), size, "<u8").tobytes()
+    return zstandard.ZstdDecompressor().multi_decompress_to_buffer(frames, decompressed_sizes=sizes)
+
+
+def _decodes(frame: bytes, size: int) -> bool:
+    try:
+        _decoded_here([frame], size)
+    except zstandard.ZstdError:
+        return False
+    return True
+
+
+def _checked(data: bytes, what: str) -> bytes:
+    """Bytes without the crc32c that ends them.
+
+    Raises:
+        CorruptData: it is not theirs.
+    """
+    body = data[:-_CHECK]
+    if google_crc32c.value(body) != int.from_bytes(data[-_CHECK:], "little"):
+        raise CorruptData(f"{what} does not fit its crc32c")
+    return body
+
+
+@functools.cache
+def _files() -> Latest[str, _File]:
+    """The files used last by all readers of this process."""
+    return Latest(OPEN_FILES)
+
+
+@functools.cache
+def _kept() -> Latest[_Key, bytes]:
+    """The chunks used last by all readers of this process."""
+    return Latest(KEPT_BYTES, len)
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    """Threads that decode for all readers of this process, besides those that read."""
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="forebay-decode")
