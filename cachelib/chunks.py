@@ -147,15 +147,24 @@ class _File:
             data += more
         return data
 
-    def frames(self, low: int, high: int) -> list[bytes]:
-        """The compressed bytes of inner chunks [low, high), at least one."""
+    def bounds(self, low: int, high: int) -> list[tuple[int, int]]:
+        """Offset and size of inner chunks [low, high), their crc32c included."""
         index = self.index[2 * low : 2 * high].tolist()
         starts, sizes = index[0::2], index[1::2]
         if _ABSENT in starts:
             raise CorruptData(f"chunk {low + starts.index(_ABSENT)} of {self.path} is missing")
-        bounds = list(zip(starts, sizes, strict=True))
-        first, end = min(starts), max(start + size for start, size in bounds)
-        if end - first <= 2 * sum(sizes):  # TensorStore writes them side by side
+        return list(zip(starts, sizes, strict=True))
+
+    def announce(self, bounds: list[tuple[int, int]]) -> None:
+        """Let the system begin to fetch chunks, so that those of a read do not wait in turn."""
+        if hasattr(os, "posix_fadvise"):
+            first, end = _span(bounds)
+            os.posix_fadvise(self._descriptor, first, end - first, os.POSIX_FADV_WILLNEED)
+
+    def frames(self, low: int, bounds: list[tuple[int, int]]) -> list[bytes]:
+        """The compressed bytes of inner chunks from `low` on, given where they are."""
+        first, end = _span(bounds)
+        if end - first <= 2 * sum(size for _, size in bounds):  # TensorStore leaves no gaps
             data = self.read(first, end - first)
             found = [data[start - first : start - first + size] for start, size in bounds]
         else:
@@ -164,6 +173,11 @@ class _File:
             _checked(frame, f"chunk {number} of {self.path}")
             for number, frame in enumerate(found, low)
         ]
+
+
+def _span(bounds: list[tuple[int, int]]) -> tuple[int, int]:
+    """Where the first of some chunks begins in a file and the last ends."""
+    return min(bounds)[0], max(start + size for start, size in bounds)
 
 
 def read(parts: Sequence[Part], describe: Callable[[int], str], *, keep: bool) -> bytearray:
@@ -182,20 +196,26 @@ def read(parts: Sequence[Part], describe: Callable[[int], str], *, keep: bool) -
     number = 0
     pieces: list[_Piece] = []
     frames: dict[_Key, bytes] = {}
-    owners: dict[_Key, int] = {}  # the part that each frame was read for
+    owners: dict[_Key, int] = {}  # the part that each frame is read for
+    reads: list[tuple[_File, int, list[tuple[int, int]]]] = []
     try:
         for number, part in enumerate(parts):
             pieces += _pieces(number, part)
         keys = [piece.keys() for piece in pieces]
         chunks: dict[_Key, Any] = dict(_kept().find(chain.from_iterable(keys)))
         for piece, wanted in zip(pieces, keys, strict=True):
-            lacking = [key for key in wanted if key not in chunks and key not in frames]
+            lacking = [key for key in wanted if key not in chunks and key not in owners]
             if lacking:
                 number = piece.part
                 low, high = lacking[0][1], lacking[-1][1] + 1
-                for chunk, frame in enumerate(piece.file.frames(low, high), low):
-                    frames[piece.file.path, chunk] = frame
-                    owners[piece.file.path, chunk] = number
+                reads.append((piece.file, low, piece.file.bounds(low, high)))
+                owners |= {(piece.file.path, chunk): number for chunk in range(low, high)}
+        for file, _, bounds in reads if len(reads) > 1 else ():
+            file.announce(bounds)
+        for file, low, bounds in reads:
+            number = owners[file.path, low]
+            for chunk, frame in enumerate(file.frames(low, bounds), low):
+                frames[file.path, chunk] = frame
     except FileNotFoundError as error:
         raise CorruptData(f"{describe(number)}: {error.filename} is missing") from error
     except CorruptData as error:
