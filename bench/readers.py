@@ -234,10 +234,10 @@ class Forebay:
 
 
 class ForebayBlocks(Forebay):
-    """A Forebay cache with its block shuffle: 64 rows are 32 chunks; 32 such blocks."""
+    """A Forebay cache with its block shuffle: 128 rows are 64 chunks; 16 such blocks."""
 
     def shuffled(self) -> Any:
-        return self.windows.shuffle(SEED, block=64, window=32)
+        return self.windows.shuffle(SEED, block=128, window=16)
 
 
 CONTENDERS: dict[str, Any] = {
