@@ -13,9 +13,9 @@ import numpy as np
 from cachelib.arrays import Arrays
 from cachelib.latest import Latest
 from cachelib.ledger import Ledger, Snapshot
-from cachelib.order.indices import as_indices, as_integer
+from cachelib.order.indices import as_indices, as_integer, as_positions
 from cachelib.ragged import Ragged, offsets_of
-from cachelib.schema import POSITION, SOURCE, Field, Schema
+from cachelib.schema import POSITION, SOURCE, Field, Schema, as_names
 from cachelib.shard import read_details
 from cachelib.storage import Storage
 
@@ -77,7 +77,7 @@ class Cache:
         Raises:
             CacheNotFound: there is no such version.
         """
-        return Cache(self.storage, version)
+        return Cache(self.storage, as_integer("version", version))
 
     @property
     def schema(self) -> Schema:
@@ -87,13 +87,18 @@ class Cache:
         return self.snapshot.rows
 
     def elements(self, field: str) -> int:
-        """The number of values of a ragged field in all rows."""
-        return int(self._element_bases(self.schema[field])[-1])
+        """The number of values of a ragged field in all rows.
+
+        Raises:
+            KeyError: there is no such field.
+            ValueError: the field is not ragged.
+        """
+        return int(self._element_bases(self._ragged(field))[-1])
 
     def nbytes(self, fields: Sequence[str] | None = None) -> int:
         """Bytes of all values of fields once they are decoded; None for all fields."""
         total = 0
-        for name in self.schema.names if fields is None else fields:
+        for name in self.schema.names if fields is None else as_names("fields", fields):
             f = self.schema[name]
             count = self.elements(name) if f.ragged else len(self)
             total += count * math.prod(f.shape) * np.dtype(f.dtype).itemsize
@@ -125,14 +130,14 @@ class Cache:
 
         Raises:
             IndexError: an index is outside the rows.
-            TypeError: bools, floats, sets, mappings, or anything else that is no integers in order.
+            TypeError: bools, floats, sets, mappings, or anything else that is no integers in order;
+                fields that are no names.
             KeyError: there is no such field.
             CorruptData: stored bytes are missing or damaged; names shard, field and rows.
         """
         rows = as_indices(indices, len(self))
-        if isinstance(fields, str):
-            raise TypeError(f"fields must be a sequence of names, got {fields!r}: say [{fields!r}]")
-        wanted = [self.schema[name] for name in (self.schema.names if fields is None else fields)]
+        names = self.schema.names if fields is None else as_names("fields", fields)
+        wanted = [self.schema[name] for name in names]
         columns: dict[str, np.ndarray | Ragged] = {}
         spans: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for f in wanted:
@@ -174,37 +179,42 @@ class Cache:
         """Slices of a ragged field's values put back to back over all rows.
 
         Args:
-            starts: int64 of shape (n,); each start..start+length lies inside [0, elements).
-            length: values in a slice.
+            field: a ragged field.
+            starts: integers of shape (n,); each start..start+length lies inside [0, elements).
+            length: values in a slice, 0 or more.
 
         Returns:
             Array of shape (n, length, *shape).
+
+        Raises:
+            IndexError: a slice is not inside.
+            KeyError, ValueError: as of `elements`.
+            TypeError: starts or length are no integers.
+            CorruptData: as of `take`.
         """
-        f = self.schema[field]
-        starts = np.asarray(starts, np.int64)
-        total = self.elements(field)
-        if len(starts) and (starts.min() < 0 or starts.max() + length > total):
-            raise IndexError(
-                f"slices of {length} from {starts.min()} to {starts.max()} are not inside the "
-                f"{total} values of {field!r}"
-            )
-        values = self._arrays.read(f, "data", starts, np.full(len(starts), length, np.int64))
-        return values.reshape(len(starts), length, *f.shape)
+        starts, length = as_positions("starts", starts), as_integer("length", length)
+        lengths = np.full(starts.shape, length, np.int64)
+        values = self.read_spans(field, starts, lengths)
+        return values.reshape(len(starts), length, *values.shape[1:])
 
     def rows_at(self, field: str, positions: np.ndarray) -> np.ndarray:
         """The global row that owns each value of a ragged field.
 
         Args:
-            positions: int64 of any shape, each inside [0, elements).
+            field: a ragged field.
+            positions: integers of any shape, each inside [0, elements).
 
         Returns:
             int64 of the same shape.
 
         Raises:
             IndexError: a position is outside.
+            KeyError, ValueError: as of `elements`.
+            TypeError: positions are no integers.
+            CorruptData: as of `take`.
         """
-        f = self.schema[self.schema[field].like or field]
-        flat = np.asarray(positions, np.int64).reshape(-1)
+        f = self.schema[self._ragged(field).like or field]
+        flat = as_positions("positions", positions).reshape(-1)
         bases = self._element_bases(f)
         if len(flat) and (flat.min() < 0 or flat.max() >= bases[-1]):
             raise IndexError(
@@ -224,11 +234,9 @@ class Cache:
         """The ragged fields whose rows are as long as those of a field by declaration, itself too.
 
         Raises:
-            ValueError: the field is not ragged.
+            KeyError, ValueError: as of `elements`.
         """
-        f = self.schema[field]
-        if not f.ragged:
-            raise ValueError(f"field {field!r} is not ragged: its rows have no lengths")
+        f = self._ragged(field)
         owner = f.like or f.name
         return tuple(f.name for f in self.schema.fields if f.ragged and owner in (f.name, f.like))
 
@@ -237,25 +245,53 @@ class Cache:
 
         Args:
             field: a ragged field.
-            rows: int64 of shape (n,), each in [0, rows), repeats allowed.
+            rows: indices of shape (n,) as `take` has them.
 
         Returns:
             Two int64 arrays of shape (n,), as `read_spans` takes them.
+
+        Raises:
+            IndexError, TypeError, CorruptData: as of `take`.
+            KeyError, ValueError: as of `elements`.
         """
-        return self._row_spans(self.schema[self.schema[field].like or field], rows)
+        owner = self.schema[self._ragged(field).like or field]
+        return self._row_spans(owner, as_indices(rows, len(self)))
 
     def read_spans(self, field: str, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Slices of different lengths of a ragged field's values put back to back over all rows.
 
         Args:
             field: a ragged field.
-            starts: int64 of shape (n,).
-            lengths: int64 of shape (n,); each start..start+length lies inside [0, elements).
+            starts: integers of shape (n,).
+            lengths: integers of shape (n,), 0 or more; each start..start+length lies inside
+                [0, elements).
 
         Returns:
             The slices back to back, in the order asked, shape (sum of lengths, *shape).
+
+        Raises:
+            IndexError: a slice is not inside.
+            KeyError: there is no such field.
+            TypeError: starts or lengths are no integers, or of shapes that do not fit.
+            ValueError: the field is not ragged.
+            CorruptData: as of `take`.
         """
-        return self._arrays.read(self.schema[field], "data", starts, lengths)
+        f = self._ragged(field)
+        starts, lengths = as_positions("starts", starts), as_positions("lengths", lengths)
+        if starts.ndim != 1 or starts.shape != lengths.shape:
+            raise TypeError(
+                f"starts and lengths must be of one shape (n,), got {starts.shape} and "
+                f"{lengths.shape}"
+            )
+        total = self.elements(field)
+        wrong = (starts < 0) | (lengths < 0) | (lengths > total - starts)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise IndexError(
+                f"a slice of {lengths[at]} from {starts[at]} is not inside the {total} values of "
+                f"{field!r}"
+            )
+        return self._arrays.read(f, "data", starts, lengths)
 
     def dataset(self) -> Dataset:
         """The rows as a `Dataset`, the start of every order."""
@@ -302,6 +338,16 @@ class Cache:
         """Batches of rows in stored order; options are those of `Dataset.loader`."""
         return self.dataset().loader(batch_size, **options)
 
+    def _ragged(self, name: str) -> Field:
+        """A field whose rows have lengths."""
+        field = self.schema[name]
+        if not field.ragged:
+            there = [f.name for f in self.schema.fields if f.ragged]
+            raise ValueError(
+                f"field {name!r} is not ragged: its rows have no lengths; ragged are {there}"
+            )
+        return field
+
     def _element_bases(self, field: Field) -> np.ndarray:
         return self.snapshot.element_bases[field.like or field.name]
 
@@ -338,5 +384,8 @@ def open(path: str | os.PathLike[str], version: int | None = None) -> Cache:
 
     Raises:
         CacheNotFound: there is no cache, or no such version.
+        TypeError: path or version are of another type.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path must be the path or URL of a cache, got {path!r}")
     return Cache(Storage.at(path), None if version is None else as_integer("version", version))

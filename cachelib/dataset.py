@@ -29,6 +29,7 @@ from cachelib.nodes.base import (
     can,
     components,
     described,
+    layout,
 )
 from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.map import Function, mapped
@@ -46,6 +47,7 @@ from cachelib.order.blocks import BUDGET, WINDOW, Blocks
 from cachelib.order.indices import LARGEST, as_indices, as_integer, outside
 from cachelib.order.packing import Overlong, Plan, Progress, Rule
 from cachelib.order.windows import Tail, WindowGrid
+from cachelib.schema import as_names
 from cachelib.segments import Targets, check_targets
 
 
@@ -240,6 +242,7 @@ class Dataset:
         rule = Rule(limits, overlong, segments)
         pads = pad_id if isinstance(pad_id, Mapping) else {rule.fields[0]: pad_id}
         exact = {name: as_integer("pad_id", value) for name, value in pads.items()}
+        _check_progress(progress)
         if targets is not None:
             check_targets(targets)
         stream, seed = cast(Stream, self.node), as_integer("seed", seed)
@@ -307,10 +310,14 @@ class Dataset:
                 raise ValueError("columns and version are those of a function: leave them out")
             asked = Comparisons.of(condition)
         else:
-            if columns is None or isinstance(columns, str):
-                raise TypeError(f"columns must name what the function takes, got {columns!r}")
+            if columns is None:
+                raise TypeError("columns must name what the function takes, got None")
+            names = as_names("columns", columns)
+            if not names:
+                raise ValueError("columns must name what the function takes, at least one, got []")
             told = tuple(identity(condition, version).items())
-            asked = Predicate(condition, tuple(columns), told)
+            asked = Predicate(condition, names, told)
+        _check_progress(progress)
         return Dataset(where(cast(Stream, self.node), asked, progress))
 
     def map(
@@ -568,5 +575,24 @@ class Dataset:
 
 
 def of(rows: Rows, fields: Sequence[str] | None = None) -> Dataset:
-    """The rows of a cache in stored order, all fields or just those named."""
-    return Dataset(Stored(rows, None if fields is None else tuple(fields)))
+    """The rows of a cache in stored order, all fields or just those named.
+
+    Raises:
+        TypeError: rows are no cache, or fields no sequence of names.
+        KeyError: there is no such field.
+        ValueError: fields name none.
+    """
+    if not isinstance(rows, Rows):
+        raise TypeError(f"rows must be a cache, as cachelib.open gives one, got {rows!r}")
+    if fields is None:
+        return Dataset(Stored(rows))
+    stored = Stored(rows, as_names("fields", fields))
+    if not stored.fields:
+        raise ValueError("fields must name at least one, got []; None is all of them")
+    layout(stored)  # what is not there is told at once
+    return Dataset(stored)
+
+
+def _check_progress(progress: object) -> None:
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function of (done, total), got {progress!r}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, SupportsIndex
 
@@ -142,7 +142,7 @@ def then(stages: Iterable[tuple[SupportsIndex | None, Dataset | Cache]]) -> Data
     """
     nodes: list[Node] = []
     samples: list[int | None] = []
-    for number, (wanted, dataset) in enumerate(stages):
+    for number, (wanted, dataset) in enumerate(_pairs(stages, "(samples, dataset)")):
         if samples and samples[-1] is None:
             raise ValueError(f"stage {number - 1} never ends, so nothing can come after it")
         node = _node(f"stage {number}", dataset)
@@ -183,8 +183,21 @@ def _node(name: str, dataset: Any) -> Node:
     return dataset.node
 
 
+def _pairs(stages: Any, expected: str) -> Iterator[tuple[Any, Any]]:
+    """Stages as callers give them; TypeError for what is no list of pairs."""
+    if isinstance(stages, (str, bytes, Mapping)) or not isinstance(stages, Iterable):
+        raise TypeError(f"stages must be a list of {expected} pairs, got {stages!r}")
+    for number, stage in enumerate(stages):
+        if not isinstance(stage, (tuple, list)) or len(stage) != 2:
+            raise TypeError(f"stage {number} must be a pair {expected}, got {stage!r}")
+        yield stage[0], stage[1]
+
+
 def _stages(stages: Any, block: int) -> list[tuple[int, Weights]]:
-    pairs = [(as_integer("the sample at which a stage begins", at), each) for at, each in stages]
+    pairs = [
+        (as_integer("the sample at which a stage begins", at), each)
+        for at, each in _pairs(stages, "(sample, weights)")
+    ]
     if not pairs or pairs[0][0] != 0:
         raise ValueError(
             f"the first stage begins at sample 0, got stages at {[at for at, _ in pairs]}"

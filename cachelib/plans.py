@@ -36,9 +36,12 @@ def kept(
         make: makes the plan.
 
     Raises:
+        TypeError: the location is of another type.
         StateMismatch: what is there is no plan, or the plan of another order; names what differs.
         CorruptData: it is damaged.
     """
+    if not isinstance(location, (str, os.PathLike)):
+        raise TypeError(f"plan must be the path or URL of a file, got {location!r}")
     storage, key = Storage.of_object(location)
     where = storage.where(key)
     found = storage.read_json(key)

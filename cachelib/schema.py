@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,6 +145,16 @@ class Schema:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Schema:
         return cls(tuple(Field.from_json(field) for field in value["fields"]))
+
+
+def as_names(what: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Names of fields as callers give them; TypeError for a single name, or what is none."""
+    if isinstance(names, Iterable) and not isinstance(names, str):
+        found = tuple(names)
+        if all(isinstance(name, str) for name in found):
+            return found
+    advice = f": say [{names!r}]" if isinstance(names, str) else ""
+    raise TypeError(f"{what} must be a sequence of names, got {names!r}{advice}")
 
 
 def _provenance(name: str, dtype: str) -> Field:

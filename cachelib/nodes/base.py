@@ -40,6 +40,7 @@ class Origin:
     through: tuple[str, ...] = ()
 
 
+@runtime_checkable
 class Rows(Protocol):
     """What a dataset stands on; a `cachelib.cache.Cache` is one."""
 

@@ -48,6 +48,23 @@ def as_indices(indices: Iterable[SupportsIndex] | np.ndarray, size: int | None) 
     return np.where(result < 0, result + np.int64(size or 0), result) if low < 0 else result
 
 
+def as_positions(name: str, values: Iterable[SupportsIndex] | np.ndarray) -> np.ndarray:
+    """Integers of any type, none above 2**63 - 1, as int64 of the same shape.
+
+    Raises:
+        TypeError: bools, floats, or anything else that is no integers; names their dtype.
+        IndexError: one is too large.
+    """
+    array = np.asarray(values)
+    if array.size == 0 and not isinstance(values, np.ndarray):
+        return array.astype(np.int64)  # an empty list is one of floats to numpy
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got {array.dtype}")
+    if array.dtype == np.uint64 and array.size and array.max() > LARGEST:
+        raise IndexError(f"{name} must be at most {LARGEST}, got {array.max()}")
+    return array.astype(np.int64, copy=False)
+
+
 def outside(index: int, size: int | None) -> IndexError:
     """The error for an index that is not there."""
     if size is None:

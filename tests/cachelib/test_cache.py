@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cachelib
+from cachelib import dataset
 from cachelib.cache import Cache, Provenance
 from cachelib.errors import CacheNotFound
 from cachelib.ragged import Ragged, ranges
@@ -142,9 +143,53 @@ def test_unknown_fields_are_refused(cache: Cache) -> None:
         lambda: cache.elements("token"),
         lambda: cache.read_elements("token", np.array([0]), 1),
         lambda: cache.rows_at("token", np.array([0])),
+        lambda: cache.windows(2, field="token"),
+        lambda: dataset.of(cache, ["token"]),
     ):
-        with pytest.raises(KeyError, match="no field 'token'"):
+        with pytest.raises(KeyError, match=r"no field 'token'; there are \['tokens', 'mask'"):
             act()
+
+
+def test_fields_without_lengths_have_no_stream(cache: Cache) -> None:
+    at = np.array([0])
+    for act in (
+        lambda: cache.elements("label"),
+        lambda: cache.read_elements("label", at, 1),
+        lambda: cache.read_spans("label", at, at),
+        lambda: cache.rows_at("label", at),
+        lambda: cache.spans("label", at),
+        lambda: cache.windows(2, field="label"),
+    ):
+        with pytest.raises(ValueError, match=r"'label' is not ragged.*; ragged are \['tokens', "):
+            act()
+
+
+@pytest.mark.parametrize("bad", [[0.9], np.array([0.0]), [True]])
+def test_places_are_integers(cache: Cache, bad: Any) -> None:
+    kind = np.asarray(bad).dtype
+    for act in (
+        lambda: cache.read_elements("tokens", bad, 1),
+        lambda: cache.read_spans("tokens", bad, np.array([1])),
+        lambda: cache.read_spans("tokens", np.array([0]), bad),
+        lambda: cache.rows_at("tokens", bad),
+    ):
+        with pytest.raises(TypeError, match=f"must be integers, got {kind}"):
+            act()
+    with pytest.raises(TypeError, match=r"(indices|an index) must be (an )?integer"):
+        cache.spans("tokens", bad)
+    with pytest.raises(TypeError, match=r"length must be an integer, got 2\.5"):
+        cache.read_elements("tokens", np.array([0]), 2.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("starts", "lengths"),
+    [([-1], [2]), ([0, sum(LENGTHS)], [1, 1]), ([3], [-1]), ([4], [2**63 - 1])],
+)
+def test_spans_outside_are_refused(cache: Cache, starts: list[int], lengths: list[int]) -> None:
+    with pytest.raises(IndexError, match=f"not inside the {sum(LENGTHS)} values of 'tokens'"):
+        cache.read_spans("tokens", np.array(starts), np.array(lengths))
+    with pytest.raises(TypeError, match=r"of one shape \(n,\), got \(2,\) and \(1,\)"):
+        cache.read_spans("tokens", np.array([0, 1]), np.array([1]))
 
 
 RAGGED_FIELDS = [field.name for field in EVERY_KIND.fields if field.ragged]
@@ -347,3 +392,13 @@ def test_what_is_no_list_of_fields_or_no_version_is_refused(tmp_path: Path) -> N
         cachelib.open(tmp_path).take([0], "tokens")
     with pytest.raises(TypeError, match="version must be an integer, got '0'"):
         cachelib.open(tmp_path, "0")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="version must be an integer, got '0'"):
+        cachelib.open(tmp_path).at("0")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"say \['tokens'\]"):
+        cachelib.open(tmp_path).nbytes("tokens")
+
+
+@pytest.mark.parametrize("path", [None, 3, b"cache"])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    with pytest.raises(TypeError, match=f"path must be the path or URL of a cache, got {path!r}"):
+        cachelib.open(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -261,3 +262,29 @@ def test_threads_see_the_same():
     with ThreadPoolExecutor(8) as pool:
         found = pool.map(lambda _: labels(ds, range(4000, 6000)), range(32))
     assert all(f == expected for f in found)
+
+
+def test_fields_are_names():
+    cache = MemoryCache(LENGTHS)
+    assert list(dataset.of(cache, ["label"]).take([0])) == ["label"]
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        (
+            "tokens",
+            TypeError,
+            r"fields must be a sequence of names, got 'tokens': say \['tokens'\]",
+        ),
+        ([1], TypeError, r"fields must be a sequence of names, got \[1\]"),
+        (3, TypeError, "fields must be a sequence of names, got 3"),
+        ([], ValueError, r"fields must name at least one, got \[\]"),
+        (["nope"], KeyError, "nope"),
+    ]
+    for fields, kind, message in wrong:
+        with pytest.raises(kind, match=message):
+            dataset.of(cache, fields)
+
+
+def test_rows_are_those_of_a_cache(rows):
+    others: list[Any] = ["cache", rows, None]
+    for wrong in others:
+        with pytest.raises(TypeError, match=r"rows must be a cache, as cachelib\.open gives one"):
+            dataset.of(wrong)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelib.order.indices import as_indices, as_integer
+from cachelib.order.indices import as_indices, as_integer, as_positions
 
 
 @given(st.integers(1, 100), st.data())
@@ -108,3 +108,26 @@ def test_refuses_what_is_no_integer(value):
 def test_refuses_what_has_no_order(indices):
     with pytest.raises(TypeError, match=f"in an order, got a {type(indices).__name__}"):
         as_indices(indices, 5)
+
+
+@pytest.mark.parametrize(
+    "values", [[], [3, 0], [[1], [2]], 4, np.array([7], np.uint64), np.int8(3)]
+)
+def test_positions_keep_their_shape(values):
+    found = as_positions("starts", values)
+    assert found.dtype == np.int64
+    assert found.tolist() == np.asarray(values).tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [([0.9], "float64"), (np.empty(0), "float64"), ([True], "bool"), (["0"], "<U1")],
+)
+def test_positions_are_integers(values, dtype):
+    with pytest.raises(TypeError, match=f"starts must be integers, got {dtype}"):
+        as_positions("starts", values)
+
+
+def test_positions_fit_64_bits():
+    with pytest.raises(IndexError, match=f"starts must be at most {2**63 - 1}, got {2**63}"):
+        as_positions("starts", np.array([2**63], np.uint64))

@@ -439,3 +439,15 @@ def test_a_mismatch_names_the_component_whose_version_differs():
     assert state["version"] == {"code": 3, "web": 1}
     with pytest.raises(StateMismatch, match=r"version \{'code': 3\} .* version \{'code': 4\}: "):
         resumed(at(4), state)
+
+
+def test_refuses_stages_that_are_no_list_of_pairs():
+    wrong: list[tuple[Any, str]] = [
+        (5, r"stages must be a list of \(sample, weights\) pairs, got 5"),
+        (HALVES, r"stages must be a list of \(sample, weights\) pairs, got \{"),
+        ([HALVES], r"stage 0 must be a pair \(sample, weights\), got \{"),
+        ([(0, HALVES), (8, HALVES, 1)], r"stage 1 must be a pair .*, got \(8, "),
+    ]
+    for stages, message in wrong:
+        with pytest.raises(TypeError, match=message):
+            cachelib.mix({"web": WEB, "code": CODE}, seed=0, stages=stages)

@@ -248,6 +248,12 @@ def test_refuses_what_cannot_be_packed():
     rows = dataset.of(DocumentCache(LENGTHS))
     with pytest.raises(TypeError, match="length must be an integer"):
         rows.pack(8.0)  # type: ignore[arg-type]
+    with pytest.raises(
+        TypeError, match=r"progress must be a function of \(done, total\), got True"
+    ):
+        rows.pack(8, progress=True)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="plan must be the path or URL of a file, got 3"):
+        rows.pack(8, plan=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a pack needs a length"):
         rows.pack({})
     with pytest.raises(TypeError, match="SimulatedCache do not tell where documents"):

@@ -121,3 +121,17 @@ def test_refuses_other_types():
     for stage, message in wrong:
         with pytest.raises(TypeError, match=message):
             cachelib.then([stage])
+
+
+def test_refuses_what_is_no_list_of_pairs():
+    wrong: list[tuple[Any, str]] = [
+        (5, r"stages must be a list of \(samples, dataset\) pairs, got 5"),
+        (None, r"stages must be a list of .*, got None"),
+        (counted(3), r"stages must be a list of .*, got Dataset\(cache"),
+        ({"web": counted(3)}, r"stages must be a list of .*, got \{'web'"),
+        ([counted(3)], r"stage 0 must be a pair \(samples, dataset\), got Dataset\(cache"),
+        ([(3, counted(3)), (1, 2, 3)], r"stage 1 must be a pair .*, got \(1, 2, 3\)"),
+    ]
+    for stages, message in wrong:
+        with pytest.raises(TypeError, match=message):
+            cachelib.then(stages)

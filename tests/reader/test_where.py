@@ -199,6 +199,15 @@ def test_refuses_functions():
         ROWS.where(thirds)
     with pytest.raises(TypeError, match=r"must give one truth value a row, bool .* gave int64"):
         ROWS.where(numbers, columns=["label"])
+    for columns, message in (("label", r"say \['label'\]"), (3, "3"), ([3], r"\[3\]")):
+        with pytest.raises(
+            TypeError, match=f"columns must be a sequence of names, got .*{message}"
+        ):
+            ROWS.where(thirds, columns=columns)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"columns must name .*, at least one, got \[\]"):
+        ROWS.where(thirds, columns=[])
+    with pytest.raises(TypeError, match=r"progress must be a function of \(done, total\), got 1"):
+        ROWS.where([("label", "==", 1)], progress=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="those of a function"):
         ROWS.where([("label", "==", 1)], columns=["label"])
     with pytest.raises(ValueError, match=r"not on its windows: call where\(\) first"):
