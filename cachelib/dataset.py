@@ -32,6 +32,7 @@ from cachelib.nodes.base import (
     layout,
 )
 from cachelib.nodes.blocks import BlockShuffle
+from cachelib.nodes.leaves import why_empty
 from cachelib.nodes.map import Function, mapped
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.pack import Pack, holds_packs, pack
@@ -349,7 +350,10 @@ class Dataset:
                 row whose columns, dtypes or shapes are not those of the first.
         """
         if self.size == 0:
-            raise ValueError("an empty dataset cannot be mapped: there is no row to show columns")
+            raise ValueError(
+                "an empty dataset cannot be mapped, since no row shows its columns"
+                f"{why_empty(self.node)}"
+            )
         if isinstance(ragged, str):
             raise TypeError(f"ragged must be a sequence of names, got {ragged!r}")
         told = identity(function, version)
@@ -466,8 +470,7 @@ class Dataset:
             ValueError: the dataset is empty or endless already.
         """
         if not self.size:
-            what = "endless" if self.size is None else "empty"
-            raise ValueError(f"an {what} dataset cannot be repeated")
+            raise self._unsuited("repeated")
         if times is not None:
             times = as_integer("times", times)
             if times < 1 or times * self.size > LARGEST:
@@ -504,8 +507,7 @@ class Dataset:
         if apart_from is not None:
             self.check_apart(apart_from)
         if not self.size:
-            what = "endless" if self.size is None else "empty"
-            raise ValueError(f"an {what} dataset cannot be evaluated")
+            raise self._unsuited("evaluated")
         return Loader(
             self, batch_size, dp_rank=dp_rank, dp_world=dp_world, last="pad", uneven="pad"
         )
@@ -572,6 +574,12 @@ class Dataset:
     def epoch_of(self, position: int) -> int:
         """Which pass a position belongs to: 0 unless the dataset is repeated."""
         return self.node.epoch_of(position) if isinstance(self.node, Repeat) else 0
+
+    def _unsuited(self, act: str) -> ValueError:
+        """The error for an endless dataset, or one without rows, in words such as "repeated"."""
+        if self.size is None:
+            return ValueError(f"an endless dataset cannot be {act}")
+        return ValueError(f"an empty dataset cannot be {act}{why_empty(self.node)}")
 
 
 def of(rows: Rows, fields: Sequence[str] | None = None) -> Dataset:

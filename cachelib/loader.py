@@ -16,6 +16,7 @@ from typing import Any, SupportsIndex
 
 from cachelib.errors import StateMismatch
 from cachelib.nodes.base import TRACED, Columns, Ordered, Origin
+from cachelib.nodes.leaves import why_empty
 from cachelib.order.batches import Batches, Last, Part, Uneven
 from cachelib.order.fingerprint import differences, fingerprint
 from cachelib.order.indices import as_integer
@@ -135,7 +136,10 @@ class Loader:
             raise ValueError(f"prefetch_bytes must be 0 or more, got {prefetch_bytes}")
         if self.batches.span(0) is None:
             size = self.batches.schedule.size_at(0)
-            raise ValueError(f"there is no batch of {size} in {dataset.size} rows (last={last!r})")
+            raise ValueError(
+                f"there is no batch of {size} in {dataset.size} rows (last={last!r})"
+                f"{why_empty(dataset.node)}"
+            )
         self.stalled = 0.0
         self._process = os.getpid()
         self._lock = threading.Lock()

@@ -18,7 +18,7 @@ from cachelib.cache import Cache
 from cachelib.dataset import Dataset
 from cachelib.nodes.base import Node, layout
 from cachelib.nodes.concat import Concat
-from cachelib.nodes.leaves import leaves, mean_length
+from cachelib.nodes.leaves import leaves, mean_length, why_empty
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.then import Then
 from cachelib.order.indices import LARGEST, as_integer
@@ -179,7 +179,7 @@ def _node(name: str, dataset: Any) -> Node:
     if not isinstance(dataset, Dataset):
         raise TypeError(f"{name} must be a dataset or a cache, got {dataset!r}")
     if dataset.size == 0:
-        raise ValueError(f"{name} is empty: it has no rows")
+        raise ValueError(f"{name} is empty{why_empty(dataset.node)}")
     return dataset.node
 
 

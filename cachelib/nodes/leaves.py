@@ -19,6 +19,17 @@ def leaves(node: Any) -> Iterator[Stored]:
     return (each for each in chain(node) if isinstance(each, Stored))
 
 
+def why_empty(node: Node) -> str:
+    """Why a node has no rows, to be put after what that leads to; "" where it is not known."""
+    for each in chain(node):
+        if isinstance(each, Windows) and not each.size:
+            return (
+                f": the window length {each.grid.length} exceeds the {each.grid.elements} values "
+                f"of {each.field!r} that there are"
+            )
+    return ""
+
+
 def mean_length(node: Node, field: str) -> Fraction:
     """Elements of a ragged column in a row of a node, on average over a pass: exact.
 

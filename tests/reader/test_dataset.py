@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelib import dataset
+from cachelib import dataset, mix
 from cachelib.ragged import Ragged
+from tests.reader.functions_of_rows import doubled
 from tests.reader.memory import MemoryCache, SimulatedCache
 
 LENGTHS = [3, 0, 5, 1, 0, 7, 2]
@@ -139,6 +140,26 @@ def test_an_empty_cache():
     assert len(rows.shuffle(0).take([])["label"]) == 0
     with pytest.raises(ValueError, match="empty dataset cannot be repeated"):
         rows.repeat()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda d: d.repeat(),
+        lambda d: d.shuffle(0).repeat(3),
+        lambda d: d.loader(1, last="short"),
+        lambda d: d.shuffle(0, block=2).loader(8),
+        lambda d: d.evaluate(1),
+        lambda d: d.map(doubled),
+        lambda d: mix({"web": d}, {"web": 1}, seed=0),
+    ],
+)
+def test_windows_longer_than_all_tokens_are_told(rows, use):
+    with pytest.raises(ValueError, match="the window length 19 exceeds the 18 values of 'tokens'"):
+        use(rows.windows(19))
+    with pytest.raises(ValueError) as caught:
+        use(rows.windows(18).slice(0, 0))
+    assert "exceeds" not in str(caught.value)
 
 
 def test_passes_are_whole_and_differ():
