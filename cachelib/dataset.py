@@ -43,7 +43,7 @@ from cachelib.nodes.slices import Slice
 from cachelib.nodes.stored import Stored
 from cachelib.nodes.then import Then
 from cachelib.nodes.where import Comparisons, Condition, Predicate, where
-from cachelib.nodes.windows import Windows
+from cachelib.nodes.windows import windows
 from cachelib.order.blocks import BUDGET, WINDOW, Blocks
 from cachelib.order.indices import LARGEST, as_indices, as_integer, outside
 from cachelib.order.packing import Overlong, Plan, Progress, Rule
@@ -161,7 +161,9 @@ class Dataset:
 
         Raises:
             ValueError: on anything but the rows of a cache in stored order. Shuffle the windows
-                instead of windowing what is shuffled. Or documents or targets with tail "short".
+                instead of windowing what is shuffled. Or documents or targets with tail "short",
+                targets of values that are no token ids, or a field that is not ragged.
+            KeyError: there is no such field.
         """
         if not can(self.node, Stream):
             kind = type(self.node).__name__.lower()
@@ -175,11 +177,7 @@ class Dataset:
             raise TypeError(f"documents must be True or False, got {documents!r}")
         stream = cast(Stream, self.node)
         grid = WindowGrid(stream.elements(field), length, stride, tail)
-        if targets is not None:
-            check_targets(targets)
-        if tail == "short" and (documents or targets):
-            raise ValueError("documents and targets need windows of one length: use tail='drop'")
-        return Dataset(Windows(stream, field, grid, bool(documents), targets))
+        return Dataset(windows(stream, field, grid, bool(documents), targets))
 
     def pack(
         self,

@@ -21,7 +21,7 @@ from cachelib.nodes.slices import Slice
 from cachelib.nodes.stored import Stored
 from cachelib.nodes.then import Then
 from cachelib.nodes.where import Comparisons, where
-from cachelib.nodes.windows import Windows
+from cachelib.nodes.windows import Windows, windows
 from cachelib.order.blocks import Blocks
 from cachelib.order.mixture import Mixture, Stage
 from cachelib.order.packing import Rule
@@ -137,7 +137,7 @@ def made(value: Mapping[str, Any], open: Open) -> Node:
             grid = WindowGrid(
                 stream.elements(value["field"]), value["length"], value["stride"], value["tail"]
             )
-            return Windows(stream, value["field"], grid, value["documents"], value["targets"])
+            return windows(stream, value["field"], grid, value["documents"], value["targets"])
         case "pack":
             documents: Any = made(value["of"], open)
             limits = tuple((name, length) for name, length in value["limits"])

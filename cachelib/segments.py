@@ -22,6 +22,16 @@ def check_targets(targets: Any) -> None:
         raise ValueError(f"targets must be one of {get_args(Targets)}, got {targets!r}")
 
 
+def check_ids(field: str, values: np.ndarray, targets: Targets) -> None:
+    """ValueError unless the values of a field, of shape (n, *shape), are ids to be labelled."""
+    if values.dtype.kind not in "iu" or values.ndim > 1:
+        raise ValueError(
+            f"targets={targets!r} labels token ids, one integer each, which {field!r} of "
+            f"{values.dtype} and shape {values.shape[1:]} does not hold: name the field of tokens "
+            "(first, where there are several), or leave targets out"
+        )
+
+
 def segment_ids(owners: np.ndarray) -> np.ndarray:
     """Segment ids of tokens whose documents are known.
 

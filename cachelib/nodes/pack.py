@@ -298,10 +298,6 @@ def _check(
         dtype = child.read_spans(name, none, none).dtype
         if dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
             raise ValueError(f"pad_id {value} does not fit column {name!r} of {dtype}")
-    values = child.read_spans(rule.fields[0], none, none)
-    if targets is not None and (values.dtype.kind not in "iu" or values.ndim > 1):
-        raise ValueError(
-            f"targets={targets!r} labels token ids, one integer each, which {rule.fields[0]!r} of "
-            f"{values.dtype} and shape {values.shape[1:]} does not hold: name the field of tokens "
-            "first, or leave targets out"
-        )
+    if targets is not None:
+        first = rule.fields[0]
+        segments.check_ids(first, child.read_spans(first, none, none), targets)

@@ -91,7 +91,8 @@ class Windows:
         more = 1 if self.targets == "shifted" else 0
         fits = starts + length + more <= self.grid.elements  # all but the last window, perhaps
         ids = np.zeros((len(starts), length + more), np.int32)
-        tokens = np.zeros(ids.shape, self.stream.read_elements(self.field, starts[:0], 1).dtype)
+        none = self.stream.read_elements(self.field, starts[:0], length + more)
+        tokens = np.zeros((len(starts), *none.shape[1:]), none.dtype)
         for chosen, width in ((fits, length + more), (~fits, length)):
             if chosen.any():
                 part = starts[chosen]
@@ -113,3 +114,29 @@ class Windows:
         places = starts[several, None] + np.arange(length)
         ids[several] = segments.segment_ids(self.stream.rows_at(self.field, places))
         return ids
+
+
+def windows(
+    stream: Stream,
+    field: str,
+    grid: WindowGrid,
+    documents: bool = False,
+    targets: segments.Targets | None = None,
+) -> Windows:
+    """Windows over one field of a stream, as `Windows` has them.
+
+    Raises:
+        ValueError: documents or targets of windows that are not all of one length, targets of a
+            field that holds no token ids, or a field of the name of a column that is added.
+    """
+    if grid.tail == "short" and (documents or targets):
+        raise ValueError("documents and targets need windows of one length: use tail='drop'")
+    added = ["segment_ids", "positions"] if documents else []
+    added += ["labels"] if targets is not None else []
+    if field in added:
+        raise ValueError(f"there would be two columns {field!r}: documents and targets add {added}")
+    if targets is not None:
+        segments.check_targets(targets)
+        one = stream.read_elements(field, np.empty(0, np.int64), 1)
+        segments.check_ids(field, one.reshape(-1, *one.shape[2:]), targets)
+    return Windows(stream, field, grid, documents, targets)

@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cachelib
 from cachelib import dataset, segments
+from cachelib.ragged import Ragged
+from cachelib.schema import Field, Schema
 from tests.reader.memory import MemoryCache
+from tests.reader.stored import write_columns, write_frames, write_masks
 
 lengths_of_rows = st.lists(st.integers(0, 9), min_size=1, max_size=30).filter(lambda x: sum(x) > 0)
 
@@ -97,6 +101,38 @@ def test_more_segments_than_there_is_room_for_are_refused():
 def test_refuses(options, message):
     with pytest.raises(ValueError, match=message):
         dataset.of(MemoryCache([5])).windows(2, **options)
+
+
+def test_documents_of_values_of_a_shape(tmp_path):
+    write_frames(tmp_path, [2, 0, 5, 1])
+    columns = cachelib.open(tmp_path).windows(4, field="frames", documents=True).take([1, 0])
+    assert columns["frames"].shape == (2, 4, 3)
+    assert columns["frames"][:, :, 0].tolist() == [[4, 5, 6, 7], [0, 1, 2, 3]]
+    assert columns["segment_ids"].tolist() == [[1, 1, 1, 2], [1, 1, 2, 2]]
+    assert columns["positions"].tolist() == [[0, 1, 2, 0], [0, 1, 0, 1]]
+
+
+def test_only_token_ids_are_labelled(tmp_path):
+    write_frames(tmp_path / "frames", [2, 0, 5, 1])
+    write_masks(tmp_path / "masks", [3, 4])
+    for name, field, kind in (
+        ("frames", "frames", r"float32 and shape \(3,\)"),
+        ("masks", "mask", r"bool and shape \(\)"),
+    ):
+        with pytest.raises(ValueError, match=f"labels token ids.*{field!r} of {kind} does not"):
+            cachelib.open(tmp_path / name).windows(2, field=field, targets="aligned")
+
+
+def test_no_added_column_takes_the_place_of_the_field(tmp_path):
+    schema = Schema((Field("labels", "uint16", ragged=True),))
+    values = Ragged.from_rows([np.arange(6)], np.uint16)
+    write_columns(tmp_path, schema, {"labels": values})
+    cache = cachelib.open(tmp_path)
+    with pytest.raises(ValueError, match=r"two columns 'labels': .* add \['labels'\]"):
+        cache.windows(2, field="labels", targets="shifted")
+    assert set(cache.windows(2, field="labels", documents=True)[0]) == {
+        "labels", "segment_ids", "positions",
+    }  # fmt: skip
 
 
 def test_labels_of_other_targets_or_shapes_are_refused():
