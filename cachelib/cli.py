@@ -510,7 +510,7 @@ def _explain(options: argparse.Namespace) -> int:
         # Steps are looked back at, also from the end.
         warnings.filterwarnings("ignore", "nothing is left", UserWarning)
         try:
-            loader = _loader(dataset, state, description["batches"])
+            loader = _loader(dataset, state, description)
         except (KeyError, TypeError, ValueError) as error:
             raise StateMismatch(
                 f"{options.state} and {found} do not tell how batches were cut: "
@@ -545,13 +545,14 @@ def _loaded(path: Path) -> dict[str, Any]:
     return value
 
 
-def _loader(dataset: Dataset, state: Mapping[str, Any], batches: Mapping[str, Any]) -> Loader:
+def _loader(dataset: Dataset, state: Mapping[str, Any], description: Mapping[str, Any]) -> Loader:
     """A loader for one rank in the batch sizes of a run; those of its state count most."""
-    options = {"start": state, "last": batches["last"], "uneven": "pad", "prefetch": 0}
-    sizes = [(at, rows) for at, rows in batches["sizes"]]
-    loader = dataset.loader(sizes, **options)
+    batches = description["batches"]
+    options = {"last": batches["last"], "uneven": "pad", "prefetch": 0}
+    loader = dataset.loader([(at, rows) for at, rows in batches["sizes"]], **options)
+    loader.load_state_dict(state, description=description)
     if loader.state_dict()["batch_size"] != state["batch_size"]:
-        loader = dataset.loader(state["batch_size"], **options)
+        loader = dataset.loader(state["batch_size"], start=state, **options)
     return loader
 
 

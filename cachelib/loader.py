@@ -179,7 +179,7 @@ class Loader:
             prefetch=self.prefetch,
             prefetch_bytes=self.prefetch_bytes,
         )
-        return again, (self.dataset, self.batches.schedule.stages)
+        return again, (self.dataset, self.batches.schedule.stages), {"_started": self._started}
 
     @property
     def samples(self) -> int:
@@ -199,8 +199,9 @@ class Loader:
     def batch(self, step: SupportsIndex) -> Batch:
         """This rank's part of the batch of any step, read at once; the position stays.
 
-        Steps count in the batch sizes given here from the state that the loader was started from;
-        those before it only where these sizes lead from step 0 to that state.
+        Steps count in the batch sizes given here from the state that the loader was started from,
+        or from where its description says that these sizes began; those before it only where
+        these sizes lead there from step 0.
 
         Raises:
             IndexError: no batch begins there, or it is not known where it began.
@@ -263,7 +264,8 @@ class Loader:
 
         With it a mismatch of a state names values and not digests, and `cachelib.rebuild` makes
         the dataset again. ``order`` is what the order depends on, ``dataset`` what the dataset is
-        made of and where its caches are, ``batches`` how it is cut.
+        made of and where its caches are, ``batches`` how it is cut: sizes, ``last``, and as
+        ``start`` the samples and steps that were delivered when the run began with these sizes.
         """
         return {
             "format": STATE_FORMAT,
@@ -272,6 +274,7 @@ class Loader:
             "batches": {
                 "sizes": [list(stage) for stage in self.batches.schedule.stages],
                 "last": self.batches.last,
+                "start": list(self._started),
             },
         }
 
@@ -289,7 +292,8 @@ class Loader:
 
         Args:
             state: as `state_dict` gave it.
-            description: what `description` gave in the run that the state is of.
+            description: what `description` gave in the run that the state is of. Where its batch
+                sizes are those given here, steps can be named from its start on.
             override: go on at the same position where the order is another one; what that does to
                 the rows served so far is told by a warning (UserWarning): how many of them will be
                 served again and how many of this order left out, exactly if the description is
@@ -314,6 +318,8 @@ class Loader:
             raise StateMismatch(self._advice(found, state.get("version")))
         self._move(state["samples"], state["step"])
         self._warn_of_the_end()
+        if description is not None and not found:
+            self._started = self._begun(state, description)
         if found:
             effect = switched(state, description, self.dataset.node)
             warnings.warn(
@@ -347,6 +353,21 @@ class Loader:
         with self._owned():
             self._stop()
             self._position = self._started = (samples, step)
+
+    def _begun(self, state: Mapping[str, Any], description: Mapping[str, Any]) -> tuple[int, int]:
+        """Samples and step at which the run of a state began with the batch sizes given here.
+
+        Those of the state itself where the description tells of none that lead to it.
+        """
+        schedule, step = self.batches.schedule, state["step"]
+        match description.get("batches"):
+            case {"sizes": sizes, "start": [int(samples), int(first)]} if (
+                sizes == [list(stage) for stage in schedule.stages]
+                and first <= step
+                and schedule.after(samples, step - first) == state["samples"]
+            ):
+                return samples, first
+        return state["samples"], step
 
     def _warn_of_the_end(self) -> None:
         samples, step = self._position

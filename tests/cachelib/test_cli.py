@@ -450,6 +450,14 @@ def test_explain_names_source_and_record_of_every_row(
     assert main(["explain", state, "--step", "2"]) == 1
     assert "before the state that was started from (step 3, sample 12)" in capsys.readouterr().err
 
+    steps = [next(resumed), next(resumed)]
+    Path(state).write_text(json.dumps(resumed.state_dict()))
+    for step in range(3, 3 + len(steps)):
+        assert main(["explain", state, "--step", str(step), "--row", "2", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["sample"] == 12 + 3 * (step - 3) + 2
+        assert told["origins"][0]["row"] == resumed.explain(step, 2)[0].row
+
     once = windows.loader(4)
     for _ in once:
         pass

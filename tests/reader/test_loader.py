@@ -411,6 +411,58 @@ def test_steps_before_a_resume_are_told_only_where_they_are_known():
         whole.span(-1)
 
 
+def test_a_pickled_loader_knows_where_its_run_started():
+    ds = simulated().repeat()
+    loader = ds.loader(4, start=ds.loader(8, start=10).state_dict())
+    served = drawn(loader, 3)
+    again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(loader))))
+    assert [again.batch(step)["label"].tolist() for step in (10, 11, 12)] == served
+    assert drawn(again, 1) == drawn(loader, 1)
+    with pytest.raises(IndexError, match=r"before the state .* \(step 10, sample 80\)"):
+        again.span(9)
+
+
+def test_a_description_tells_since_when_batches_had_these_sizes():
+    ds = simulated().repeat()
+    loader = ds.loader(4, start=ds.loader(8, start=10).state_dict())
+    description = json.loads(json.dumps(loader.description()))
+    assert description["batches"]["start"] == [80, 10]
+    drawn(loader, 3)
+    assert loader.description() == description
+    state = json.loads(json.dumps(loader.state_dict()))
+
+    def resumed(sizes=4, state=state, description=description):
+        made = ds.loader(sizes)
+        made.load_state_dict(state, description=description)
+        return made
+
+    assert [resumed().span(step) for step in (10, 12)] == [range(80, 84), range(88, 92)]
+    assert resumed().description() == description  # also of the next leg of the run
+    batches = description["batches"]
+    for untold in (
+        resumed(sizes=2),
+        resumed(state={**state, "samples": 96}),
+        resumed(description={**description, "batches": {**batches, "start": [84, 14]}}),
+        resumed(description={**description, "batches": {**batches, "start": None}}),
+        resumed(description={k: v for k, v in description.items() if k != "batches"}),
+        resumed(description={**description, "batches": {"sizes": [[0, 4]], "last": "drop"}}),
+    ):
+        with pytest.raises(IndexError, match=r"before the state .* \(step 13, sample 9[26]\)"):
+            untold.span(12)
+
+
+def test_another_order_has_served_no_steps_before():
+    ds = simulated().repeat()
+    loader = ds.loader(4, start=ds.loader(8, start=10).state_dict())
+    description = loader.description()
+    drawn(loader, 3)
+    other = dataset.of(SimulatedCache(100)).shuffle(5).repeat().loader(4)
+    with pytest.warns(UserWarning, match="in another order"):
+        other.load_state_dict(loader.state_dict(), description=description, override=True)
+    with pytest.raises(IndexError, match=r"before the state .* \(step 13, sample 92\)"):
+        other.span(12)
+
+
 def test_steps_and_rows_are_integers():
     loader = simulated().loader(4)
     for bad in (True, 1.0, "1"):

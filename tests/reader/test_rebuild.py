@@ -97,7 +97,11 @@ def test_makes_the_same_dataset(folder, made):
 
 def test_a_description_tells_how_batches_are_cut(folder):
     loader = web(folder).loader([(0, 4), (8, 2)], last="short")
-    assert saved(loader)["batches"] == {"sizes": [[0, 4], [8, 2]], "last": "short"}
+    assert saved(loader)["batches"] == {
+        "sizes": [[0, 4], [8, 2]],
+        "last": "short",
+        "start": [0, 0],
+    }
 
 
 @pytest.mark.parametrize(
