@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from cachelib.digest import Digest
 from cachelib.nodes.base import Node, chain
 from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.repeat import Repeat
@@ -20,6 +21,13 @@ from cachelib.order.bitmap import Bitmap
 from cachelib.order.holdout import Side
 
 _BLOCK = 1 << 20
+
+
+@runtime_checkable
+class Digested(Protocol):
+    """Rows of a cache of which it is known what is in their beginnings."""
+
+    def beginnings(self) -> list[Digest]: ...
 
 
 @dataclass(frozen=True)
@@ -65,8 +73,9 @@ def check_apart(training: Node, evaluation: Node) -> None:
         for theirs in parts:
             row = _shared(mine, theirs)
             if row is not None:
+                urls = dict.fromkeys((mine.stored.rows.url, theirs.stored.rows.url))
                 raise ValueError(
-                    f"training and evaluation share rows of {mine.stored.rows.url}, row {row} for "
+                    f"training and evaluation share rows of {' and '.join(urls)}, row {row} for "
                     f"one: training has {mine.name}, evaluation {theirs.name}. Take both from one "
                     "split, as in train, held = cache.split(0.01)"
                 )
@@ -126,23 +135,35 @@ def _named(facts: Any) -> str:
 
 def _shared(mine: _Part, theirs: _Part) -> int | None:
     """A row of a cache that is in both parts, the first one found; None if there is none."""
-    if not _same_cache(mine.stored, theirs.stored) or _opposite(mine.selections, theirs.selections):
+    if _opposite(mine.selections, theirs.selections):
         return None
+    alike = _alike(mine.stored, theirs.stored)
     few, many = sorted((mine, theirs), key=lambda part: part.count)
     for start in range(0, few.count, _BLOCK):
         rows = few.rows(np.arange(start, min(start + _BLOCK, few.count)))
-        both = rows[many.contains(rows)]
+        inside = rows[rows < alike]
+        both = inside[many.contains(inside)]
         if len(both):
             return int(both[0])
+        if len(inside) < len(rows):
+            break
     return None
 
 
-def _same_cache(mine: Stored, theirs: Stored) -> bool:
-    """Whether equal numbers are equal rows: one cache at any version, or equal content."""
-    if mine.rows.url == theirs.rows.url:
-        return True
-    digest = mine.rows.identity().get("digest")
-    return digest is not None and digest == theirs.rows.identity().get("digest")
+def _alike(mine: Stored, theirs: Stored) -> int:
+    """How many rows, from row 0 on, are the same in both: there, equal numbers are equal rows.
+
+    Those of one cache at any version are, those of equal content, and of copies that have grown
+    since the beginning that they share.
+    """
+    one, other = mine.rows, theirs.rows
+    digest = one.identity().get("digest")
+    if one.url == other.url or (digest is not None and digest == other.identity().get("digest")):
+        return min(mine.size, theirs.size)
+    if not (isinstance(one, Digested) and isinstance(other, Digested)):
+        return 0
+    shared = set(one.beginnings()).intersection(other.beginnings())
+    return max((beginning.rows for beginning in shared), default=0)
 
 
 def _opposite(mine: tuple[Selection, ...], theirs: tuple[Selection, ...]) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from cachelib.arrays import Arrays
+from cachelib.digest import Digest
 from cachelib.latest import Latest
 from cachelib.ledger import Ledger, Snapshot
 from cachelib.order.indices import as_indices, as_integer, as_positions
@@ -114,6 +115,13 @@ class Cache:
             "elements": totals["elements"],
             "digest": totals["digest"],
         }
+
+    def beginnings(self) -> list[Digest]:
+        """The content digests of the rows from the first one to the end of each shard.
+
+        Equal ones, of any caches, mean equal rows.
+        """
+        return self.snapshot.beginnings
 
     def take(
         self, indices: Iterable[SupportsIndex] | np.ndarray, fields: Sequence[str] | None = None

@@ -488,7 +488,7 @@ class Dataset:
         *,
         dp_rank: SupportsIndex | None = None,
         dp_world: SupportsIndex = 1,
-        apart_from: Dataset | None = None,
+        apart_from: Dataset | Rows | None = None,
     ) -> Loader:
         """One pass over all rows, with as many steps on every rank.
 
@@ -510,18 +510,24 @@ class Dataset:
             self, batch_size, dp_rank=dp_rank, dp_world=dp_world, last="pad", uneven="pad"
         )
 
-    def check_apart(self, training: Dataset) -> None:
+    def check_apart(self, training: Dataset | Rows) -> None:
         """Check that no row of a cache is in both this dataset and another one.
 
         Sides of splits and conditions are compared row by row; a slice counts as its own rows if it
-        is one of rows, and as all rows below if it is one of windows or packs. Rows that are equal
-        but stand in different caches, or twice in one, are not found.
+        is one of rows, and as all rows below if it is one of windows or packs. A copy of a cache is
+        the same cache, up to where one of them has grown since. Other rows that are equal, in
+        different caches or twice in one, are not found.
+
+        Args:
+            training: a dataset, or a cache for all its rows.
 
         Raises:
             ValueError: there is such a row; names it, and what each dataset has of its cache.
         """
+        if isinstance(training, Rows):
+            training = of(training)
         if not isinstance(training, Dataset):
-            raise TypeError(f"a dataset is compared with a dataset, got {training!r}")
+            raise TypeError(f"a dataset is compared with a dataset or a cache, got {training!r}")
         check_apart(training.node, self.node)
 
     @property

@@ -255,6 +255,11 @@ class Snapshot:
         """The content digest of all rows."""
         return Digest.parse(self.commit.totals["digest"])
 
+    @property
+    def beginnings(self) -> list[Digest]:
+        """The content digests of the rows up to the end of each shard."""
+        return list(itertools.accumulate(map(Digest.parse, self.entries.digests), Digest.then))
+
 
 @dataclass(frozen=True)
 class Newest:

@@ -255,10 +255,54 @@ def test_sides_of_huge_caches_are_compared_by_arithmetic():
     first.check_apart(second.repeat())
 
 
-def test_only_datasets_are_compared():
-    wrong: Any = MemoryCache([1])
-    with pytest.raises(TypeError, match="compared with a dataset, got"):
-        HELD.check_apart(wrong)
+def test_a_cache_stands_for_all_its_rows():
+    HELD.check_apart(OTHER.node.rows)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="training has all rows"):
+        HELD.evaluate(4, apart_from=MemoryCache([4] * 4000))
+
+
+def test_only_datasets_and_caches_are_compared():
+    wrong: list[Any] = ["cache", None, HELD.loader(4)]
+    for value in wrong:
+        with pytest.raises(TypeError, match="compared with a dataset or a cache, got"):
+            HELD.check_apart(value)
+
+
+def test_a_relative_url_names_the_same_cache(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_commit("cache", [[3, 4]])
+    write_commit("cache", [[5]])
+    old, new = cachelib.open("file://cache", 0), cachelib.open("cache")
+    with pytest.raises(ValueError, match="share rows of file://cache/ and file:///"):
+        new.dataset().check_apart(old)
+
+
+def test_a_copy_that_has_grown_shares_its_beginning(tmp_path):
+    for name, shards in (("one", [[3] * 30, [4] * 70]), ("two", [[3] * 30, [4] * 70])):
+        write_commit(tmp_path / name, shards)
+    write_commit(tmp_path / "one", [[2] * 50])
+    write_commit(tmp_path / "two", [[9] * 80])
+    one, two = (cachelib.open(tmp_path / name) for name in ("one", "two"))
+    later = two.dataset().slice(100, 180)
+    later.check_apart(one)
+    later.shuffle(0).repeat().check_apart(one)
+    with pytest.raises(ValueError, match="row 99 for one: training has all rows, evaluation a sli"):
+        two.dataset().slice(99, 180).check_apart(one)
+    one.split(0.1)[0].check_apart(two.split(0.1)[1])
+    with pytest.raises(ValueError, match=r"/one/ and .*/two/, row \d+ for one"):
+        two.split(0.1, seed=1)[1].check_apart(one.split(0.1)[0])
+
+
+def test_a_copy_of_other_shards_shares_its_beginning(tmp_path):
+    write_commit(tmp_path / "one", [[3] * 30, [4] * 70])
+    write_commit(tmp_path / "two", [[3] * 30 + [4] * 70])
+    write_commit(tmp_path / "two", [[5]])
+    write_commit(tmp_path / "three", [[4] * 30])
+    one, two, three = (cachelib.open(tmp_path / name) for name in ("one", "two", "three"))
+    with pytest.raises(ValueError, match="row 0 for one"):
+        two.dataset().check_apart(one)
+    two.dataset().slice(100, 101).check_apart(one)
+    three.dataset().check_apart(one)
 
 
 def test_evaluation_apart_from_training():
