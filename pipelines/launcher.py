@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ from cachelib.storage import Storage
 from cachelib.words import counted
 from pipelines.commit import commits_of, finish
 from pipelines.config import BuildConfig, build_config, setting
+from pipelines.early import committing
 from pipelines.plan import Plan, Work, check_unchanged, make_splits, make_waves, remaining
 from pipelines.progress import Progress, Watcher, published
 from pipelines.request import Request, cache_url, find_sources, inquire
@@ -198,7 +200,8 @@ def next_plan(request: Request) -> Planned:
     stored = _unfinished(request, ledger, snapshot, work)
     if stored is not None:
         plan, done = stored
-        parts = list(published(request.storage, plan, plan.name, plan.wave(done)))
+        splits = plan.splits_of(plan.together(done))
+        parts = list(published(request.storage, plan, plan.name, splits))
         return Planned(
             plan=plan,
             stored=True,
@@ -336,7 +339,7 @@ def _carry_out(
     show: Callable[[Progress], None] | None,
     beam_arguments: Sequence[str],
 ) -> list[Commit]:
-    """Store a plan and run its waves one after another; returns the commits made meanwhile."""
+    """Store a plan and run its waves, in order; returns the commits made meanwhile."""
     plan = planned.plan
     assert plan is not None
     storage, config = request.storage, request.config
@@ -350,13 +353,16 @@ def _carry_out(
     ledger = Ledger(storage)
     roots = _roots(request, plan)
     watcher = None if show is None else Watcher(storage, plan, name, planned.splits_done, show)
-    for wave in range(planned.waves_done, plan.wave_count):
+    done = planned.waves_done
+    while done < plan.wave_count:
+        waves = plan.together(done)
         inspected_ns = request.discovery.inspected_ns
-        job = Job(storage.url, name, wave, roots, inspected_ns, config.max_reject_rate)
+        job = Job(storage.url, name, waves, roots, inspected_ns, config.max_reject_rate)
         take_failure(job)
-        with nullcontext() if watcher is None else watcher.wave(wave):
-            _runners(job, config).run_wave(
-                job,
+        watching = nullcontext() if watcher is None else watcher.waves(waves)
+        with watching, committing(job), _head_start(job, config) as (runners, begun):
+            runners.run_waves(
+                replace(job, begun=begun),
                 config.runner,
                 workers=config.workers,
                 processes=config.processes,
@@ -365,25 +371,44 @@ def _carry_out(
         failure = take_failure(job)
         if failure is not None:
             raise failure
-        if len(commits_of(ledger, plan, name)[1]) <= wave:
-            raise ForebayError(f"wave {wave} of plan {name} ended without a commit or an error")
+        done = len(commits_of(ledger, plan, name)[1])
+        if done < waves.stop:
+            raise ForebayError(f"wave {done} of plan {name} ended without a commit or an error")
     return commits_of(ledger, plan, name)[1][planned.waves_done :]
 
 
-def _runners(job: Job, config: BuildConfig) -> ModuleType:
-    """The module of runners. It imports Beam, which takes seconds the first time.
+@contextmanager
+def _head_start(job: Job, config: BuildConfig) -> Iterator[tuple[ModuleType, int]]:
+    """The module of runners, and how many first splits of a job are being written already.
 
-    Where the work is done in this process, the first splits are written meanwhile. The wave adopts
-    what was published, and meets again whatever went wrong.
+    The module imports Beam, which takes seconds the first time. Where the work is done in this
+    process, splits are written meanwhile; the lanes take on the ones after them, and then adopt
+    what was published. Where they would come to it too early they begin when it is done.
     """
     name = "pipelines.runners"
     if name in sys.modules or config.runner != "embedded" or config.processes:
-        return importlib.import_module(name)
+        yield importlib.import_module(name), 0
+        return
+    splits = lanes(job, 1)[0]
+    begun: list[int] = []
+    imported = threading.Event()
+
+    def until_imported() -> Iterator[int]:
+        for split in splits:
+            if imported.is_set():
+                return
+            begun.append(split)
+            yield split
+
     with ThreadPoolExecutor(1, "forebay-head-start") as threads:
-        written = threads.submit(lambda: deque(write(job, lanes(job, 1)[0]), maxlen=0))
-        module = importlib.import_module(name)
-        written.exception()
-    return module
+        written = threads.submit(lambda: deque(write(job, until_imported()), maxlen=0))
+        try:
+            module = importlib.import_module(name)
+        finally:
+            imported.set()
+        if len(splits) < 2 * len(begun):
+            written.exception()  # whatever went wrong, the lanes meet it again
+        yield module, len(begun)
 
 
 def _summary(

@@ -1,4 +1,4 @@
-"""Merge: the manifests of a wave in row order, checked to be exactly what was planned. Pure."""
+"""Merge: the manifests of waves in row order, checked to be exactly what was planned. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from cachelib.shard import Manifest
 from pipelines.plan import Plan, Split
 
 
-def in_order(plan: Plan, name: str, wave: int, manifests: Iterable[Manifest]) -> list[Manifest]:
-    """The manifests of a wave, sorted by split and part, each shard once.
+def in_order(plan: Plan, name: str, splits: range, manifests: Iterable[Manifest]) -> list[Manifest]:
+    """The manifests of splits, sorted by split and part, each shard once.
 
     A manifest may come several times: engines run tasks twice, and both get the published one.
 
     Args:
         plan, name: the plan and its digest.
-        wave: number of the wave.
+        splits: those that were to be written.
 
     Raises:
         CorruptData: a split or part is missing, or was not planned, or two manifests of one shard
@@ -34,12 +34,11 @@ def in_order(plan: Plan, name: str, wave: int, manifests: Iterable[Manifest]) ->
                 f"{manifest.attempt}; the store let two writers create one object"
             )
     ordered = [by_place[place] for place in sorted(by_place)]
-    planned = plan.wave(wave)
     found = {split for split, _ in by_place}
-    if found != set(planned):
-        missing, extra = sorted(set(planned) - found), sorted(found - set(planned))
-        raise CorruptData(f"wave {wave} lacks splits {missing[:5]} and has unplanned {extra[:5]}")
-    for split in planned:
+    if found != set(splits):
+        missing, extra = sorted(set(splits) - found), sorted(found - set(splits))
+        raise CorruptData(f"plan {name} lacks splits {missing[:5]} and has unplanned {extra[:5]}")
+    for split in splits:
         parts = [m for m in ordered if m.task["split"] == split]
         check_cover(plan, split, plan.splits[split], parts)
     return ordered

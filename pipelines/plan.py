@@ -25,6 +25,9 @@ SPLIT_BYTES = 64 << 20
 WAVE_SPLITS = 64
 """Splits' worth of bytes in a wave, at most."""
 
+PIPELINE_SPLITS = 64
+"""Splits' worth of bytes in the waves that one pipeline writes, at most, unless it is one wave."""
+
 # Bytes of text that a stored byte stands for, about; only splits' and waves' sizes rest on it.
 _EXPANSION = {"gz": 4.0, "zst": 4.0, "bz2": 5.0, "xz": 6.0, "parquet": 2.5}
 
@@ -129,7 +132,21 @@ class Plan:
 
     def wave(self, number: int) -> range:
         """The splits of a wave."""
-        return range(self.waves[number], self.waves[number + 1])
+        return self.splits_of(range(number, number + 1))
+
+    def splits_of(self, waves: range) -> range:
+        """The splits of waves that follow one another."""
+        return range(self.waves[waves.start], self.waves[waves.stop])
+
+    def together(self, wave: int) -> range:
+        """The waves that one pipeline writes, from a wave on: at least that one."""
+        limit = PIPELINE_SPLITS * self.split_bytes
+        size = 0
+        for number in range(wave, self.wave_count):
+            size += sum(self.splits[split].size for split in self.wave(number))
+            if size > limit and number > wave:
+                return range(wave, number)
+        return range(wave, self.wave_count)
 
     @property
     def wave_count(self) -> int:

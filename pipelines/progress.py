@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ from cachelib.words import counted, size
 from pipelines.plan import Plan, shard_id
 
 POLL_SECONDS = 0.5
-"""How often a running wave is looked at."""
+"""How often what is being written is looked at."""
 
 STATUS_SECONDS = 5.0
 """How often the status object is written, at most: stores limit writes to one object."""
@@ -33,7 +34,7 @@ class Progress:
     """How far a build is.
 
     Attributes:
-        waves, wave: number of waves and the one running.
+        waves, wave: number of waves, and the first one that is not written yet.
         bytes, total: bytes of text done and in all, about.
         earlier: those of the bytes done that an earlier run did.
         rows, tokens, rejects: of the finished parts of waves that this run commits.
@@ -107,14 +108,14 @@ class Watcher:
         self._parts: dict[int, int] = {}
 
     @contextmanager
-    def wave(self, number: int) -> Iterator[None]:
-        """Watch a wave in the background until the block ends."""
+    def waves(self, waves: range) -> Iterator[None]:
+        """Watch waves in the background until the block ends."""
         done = threading.Event()
-        open_splits = list(self._plan.wave(number))
+        open_splits = list(self._plan.splits_of(waves))
 
         def watch() -> None:
             while not done.wait(POLL_SECONDS):
-                self._look(number, open_splits)
+                self._look(waves, open_splits)
 
         thread = threading.Thread(target=watch, name="forebay-progress", daemon=True)
         thread.start()
@@ -123,15 +124,16 @@ class Watcher:
         finally:
             done.set()
             thread.join()
-            self._look(number, open_splits, everything=True)
+            self._look(waves, open_splits, everything=True)
 
-    def _look(self, wave: int, open_splits: list[int], everything: bool = False) -> None:
+    def _look(self, waves: range, open_splits: list[int], everything: bool = False) -> None:
         for split in open_splits[: None if everything else LOOK_AHEAD]:
             while self._count(split):
                 if self._parts[split] < 0:
                     open_splits.remove(split)
                     break
-        self._report(wave)
+        first = open_splits[0] if open_splits else self._plan.splits_of(waves)[-1]
+        self._report(bisect.bisect_right(self._plan.waves, first) - 1)
 
     def _count(self, split: int) -> bool:
         """Count the next part of a split if it is published; -1 parts mean that it was the last."""

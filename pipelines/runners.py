@@ -1,4 +1,4 @@
-"""Runners: one wave of a plan on the engine that was asked for."""
+"""Runners: waves of a plan on the engine that was asked for."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pipelines.tasks import Job
 from pipelines.transforms import CommitShards, MergeShards, WriteShards
 
 LANES_ELSEWHERE = 256
-"""Lanes of a wave on engines whose number of workers is not known here."""
+"""Lanes of a pipeline on engines whose number of workers is not known here."""
 
 
-def run_wave(
+def run_waves(
     job: Job, runner: str, *, workers: int, processes: bool, arguments: Sequence[str]
 ) -> None:
-    """Write, merge and commit one wave; returns when the engine is done with it.
+    """Write, merge and commit waves by one pipeline; returns when the engine is done with it.
 
     Args:
         runner: "embedded" (FnApiRunner), "bundles" (BundleBasedDirectRunner), "dask", or the name
@@ -53,7 +53,7 @@ def run_wave(
     pipeline = beam.Pipeline(runner=engine, options=options)
     _ = (
         pipeline
-        | "Wave" >> beam.Create([job], reshuffle=False)
+        | "Waves" >> beam.Create([job], reshuffle=False)
         | "WriteShards" >> WriteShards(lanes)
         | "MergeShards" >> MergeShards()
         | "CommitShards" >> CommitShards()

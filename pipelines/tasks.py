@@ -26,23 +26,25 @@ from pipelines.worker import Workplace, write_splits
 
 @dataclass(frozen=True)
 class Job:
-    """One wave of a stored plan: all that the graph carries.
+    """Waves of a stored plan that one pipeline writes: all that the graph carries.
 
     Attributes:
         cache: URL of the cache.
         plan: the plan's digest.
-        wave: the wave's number.
+        waves: their numbers.
         roots: where the plan's sources lie in this run.
         inspected_ns: when the sources were inspected for this run, since the epoch.
         max_reject_rate: share of the plan's records that may be rejected.
+        begun: how many of their first splits are being written already, outside the pipeline.
     """
 
     cache: str
     plan: str
-    wave: int
+    waves: range
     roots: tuple[str, ...]
     inspected_ns: int
     max_reject_rate: float
+    begun: int = 0
 
 
 def plan_key(name: str) -> str:
@@ -106,26 +108,44 @@ def _workplace(cache: str, name: str, roots: tuple[str, ...], inspected_ns: int)
 
 
 def lanes(job: Job, count: int) -> list[tuple[int, ...]]:
-    """The splits of a wave dealt out to at most `count` lanes, each worked on in order."""
-    splits = load_plan(job.cache, job.plan).wave(job.wave)
-    return [tuple(splits[lane::count]) for lane in range(min(count, len(splits)))]
+    """The splits of a job dealt out to at most `count` lanes, each worked on in order.
+
+    Those that are being written already come last: they are done by then, and adopted.
+    """
+    splits = load_plan(job.cache, job.plan).splits_of(job.waves)
+    order = [*splits[job.begun :], *splits[: job.begun]]
+    return [tuple(order[lane::count]) for lane in range(min(count, len(order)))]
 
 
-def write(job: Job, splits: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Write the parts of splits; yields manifests, or one failure, as JSON."""
+def write(job: Job, splits: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """Write the parts of splits; yields manifests, or in the end a failure, as JSON.
+
+    A failure is stored, too. No split is begun after one, by this lane or another one.
+    """
+    storage = Storage(job.cache)
+    failures: list[dict[str, Any]] = []
+
+    def until_failure() -> Iterator[int]:
+        for split in splits:
+            failure = _failed(storage, job)
+            if failure is not None:
+                failures.append(failure)
+                return
+            yield split
+
     try:
-        for manifest in write_splits(
-            _workplace(job.cache, job.plan, job.roots, job.inspected_ns), splits
-        ):
+        workplace = _workplace(job.cache, job.plan, job.roots, job.inspected_ns)
+        for manifest in write_splits(workplace, until_failure()):
             yield manifest.to_json()
     except StorageError:
         raise
     except ForebayError as error:
-        yield _failure(error)
+        failures.append(_store_failure(storage, job, _failure(error)))
+    yield from failures[:1]
 
 
 def merge(job: Job, results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The manifests of a wave in row order, or a single failure."""
+    """The manifests of a job in row order, or a single failure."""
     found = list(results)
     failures = [result for result in found if "failure" in result]
     if failures:
@@ -133,30 +153,33 @@ def merge(job: Job, results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     plan = load_plan(job.cache, job.plan)
     try:
         manifests = [Manifest.from_json(value) for value in found]
-        return [m.to_json() for m in in_order(plan, job.plan, job.wave, manifests)]
+        splits = plan.splits_of(job.waves)
+        return [m.to_json() for m in in_order(plan, job.plan, splits, manifests)]
     except ForebayError as error:
         return [_failure(error)]
 
 
 def commit(job: Job, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Commit a wave; returns the version committed, or the failure, which is also stored."""
+    """Commit a job's waves; returns the last version, or the failure, which is also stored."""
     storage = Storage(job.cache)
     failures = [result for result in results if "failure" in result]
     if failures:
-        return _stored_failure(storage, job, failures[0])
+        return _store_failure(storage, job, failures[0])
     plan = load_plan(job.cache, job.plan)
     try:
         manifests = [Manifest.from_json(value) for value in results]
-        made = commit_wave(storage, plan, job.plan, job.wave, manifests, job.max_reject_rate)
+        for wave in job.waves:
+            own = [m for m in manifests if m.task["split"] in plan.wave(wave)]
+            made = commit_wave(storage, plan, job.plan, wave, own, job.max_reject_rate)
         return {"version": made.version}
     except StorageError:
         raise
     except ForebayError as error:
-        return _stored_failure(storage, job, _failure(error))
+        return _store_failure(storage, job, _failure(error))
 
 
 def failure_key(job: Job) -> str:
-    return f"_status/{job.plan}.{job.wave}.failure.json"
+    return f"_status/{job.plan}.failure.json"
 
 
 def _failure(error: ForebayError) -> dict[str, Any]:
@@ -165,15 +188,21 @@ def _failure(error: ForebayError) -> dict[str, Any]:
     return {"failure": known, "message": str(error)}
 
 
-def _stored_failure(storage: Storage, job: Job, failure: dict[str, Any]) -> dict[str, Any]:
+def _failed(storage: Storage, job: Job) -> dict[str, Any] | None:
+    """The failure that is stored, if there is one."""
+    failure: dict[str, Any] | None = storage.read_json(failure_key(job))
+    return failure
+
+
+def _store_failure(storage: Storage, job: Job, failure: dict[str, Any]) -> dict[str, Any]:
     storage.write(failure_key(job), seal(failure))
     return failure
 
 
 def take_failure(job: Job) -> ForebayError | None:
-    """The failure that a wave's run left behind, as the error it was; removes it."""
+    """The failure that a pipeline left behind, as the error it was; removes it."""
     storage = Storage(job.cache)
-    failure = storage.read_json(failure_key(job))
+    failure = _failed(storage, job)
     if failure is None:
         return None
     storage.delete_prefix(failure_key(job))

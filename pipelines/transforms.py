@@ -16,7 +16,7 @@ from pipelines.tasks import Job
 
 
 class WriteShards(beam.PTransform):
-    """Jobs -> (job, manifest as JSON), one for every part of every split of the job's wave.
+    """Jobs -> (job, manifest as JSON), one for every part of every split of the job's waves.
 
     Args:
         lanes: into how many sequences of splits the work is dealt out. Within one the next split is
@@ -43,19 +43,19 @@ class WriteShards(beam.PTransform):
 
 
 class MergeShards(beam.PTransform):
-    """(job, manifest) -> (job, manifests of the wave in row order), checked to cover the plan."""
+    """(job, manifest) -> (job, its manifests in row order), checked to cover the plan."""
 
     def expand(self, manifests: beam.PCollection) -> beam.PCollection:
         return (
             manifests
-            | "Key" >> beam.Map(lambda pair: ((pair[0].plan, pair[0].wave), pair))
+            | "Key" >> beam.Map(lambda pair: ((pair[0].plan, pair[0].waves.start), pair))
             | "Gather" >> beam.GroupByKey()
             | "Merge" >> beam.Map(_merge)
         )
 
 
 class CommitShards(beam.PTransform):
-    """(job, manifests) -> the version committed, or the failure, as JSON."""
+    """(job, manifests) -> the last version committed, or the failure, as JSON."""
 
     def expand(self, merged: beam.PCollection) -> beam.PCollection:
         return merged | "Commit" >> beam.Map(lambda pair: tasks.commit(pair[0], pair[1]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
@@ -100,7 +100,7 @@ class _End:
 _Event = _Published | _Begin | _Batch | _End
 
 
-def write_splits(work: Workplace, splits: Sequence[int]) -> Iterator[Manifest]:
+def write_splits(work: Workplace, splits: Iterable[int]) -> Iterator[Manifest]:
     """Write the parts of splits that are not published yet; yields the manifests of all parts.
 
     While records are tokenized the next are being read, also of the next split, and the ones before

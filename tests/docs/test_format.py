@@ -111,7 +111,7 @@ def test_golden_caches_are_read_alike(path: Path, version: int | None) -> None:
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A build of today with its status, and a failure that a wave left behind."""
+    """A build of today with its status, and a failure that a pipeline left behind."""
     from pipelines.launcher import build
 
     folder = tmp_path_factory.mktemp("fresh")
@@ -125,7 +125,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
         show=lambda progress: None,
     )
     (plan,) = (file.stem for file in (path / "_plans").iterdir())
-    job = tasks.Job(Storage.at(path).url, plan, 0, (), 0, 0.0)
+    job = tasks.Job(Storage.at(path).url, plan, range(1), (), 0, 0.0)
     tasks.commit(job, [{"failure": "SourceError", "message": "as an example"}])
     return path
 

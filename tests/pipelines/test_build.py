@@ -6,6 +6,7 @@ import importlib
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -29,12 +30,12 @@ from cachelib.errors import (
 from cachelib.ledger import Ledger
 from cachelib.ragged import Ragged
 from cachelib.storage import Storage
-from pipelines import launcher
+from pipelines import early, launcher, plan, tasks
 from pipelines.commit import commit_wave
-from pipelines.config import BuildConfig, build_config
+from pipelines.config import build_config
+from pipelines.early import committing
 from pipelines.launcher import build
 from pipelines.progress import Progress
-from pipelines.tasks import Job
 from tests.pipelines.conftest import EOS, sentences, write_jsonl
 
 SMALL = 4096
@@ -115,24 +116,33 @@ def test_the_first_splits_are_written_while_beam_is_imported(
     if damaged:
         packed = corpus / "b.jsonl.gz"
         packed.write_bytes(packed.read_bytes()[:-12])
-    written: list[int] = []
-    head_start = launcher._runners
+    dealt: list[tuple[int, list[tuple[int, ...]]]] = []
+    deal = tasks.lanes
 
-    def counting(job: Job, config: BuildConfig) -> ModuleType:
-        module = head_start(job, config)
-        written.append(len(list(Path(options["to"]).glob("shards/*/manifest.json"))))
-        return module
+    def telling(job: tasks.Job, count: int) -> list[tuple[int, ...]]:
+        dealt.append((job.begun, deal(job, count)))
+        return dealt[-1][1]
 
-    monkeypatch.setattr(launcher, "_runners", counting)
+    monkeypatch.setattr(tasks, "lanes", telling)
     imported = importlib.import_module("pipelines.runners")
     monkeypatch.setattr(pipelines, "runners", imported)  # what is imported anew goes afterwards
     monkeypatch.delitem(sys.modules, "pipelines.runners")
+    import_module = importlib.import_module
+
+    def import_slowly(name: str) -> ModuleType:
+        while not any(Path(options["to"]).glob("shards/*/manifest.json")):
+            time.sleep(0.001)
+        return import_module(name)
+
+    monkeypatch.setattr(importlib, "import_module", import_slowly)
     if damaged:
         with pytest.raises(SourceError, match=r"b\.jsonl\.gz"):
-            build(**options)
+            build(**options, workers=1)
     else:
-        assert build(**options).new_rows == 500
-        assert written[0] > 0
+        assert build(**options, workers=1).new_rows == 500
+        ((begun, (lane,)),) = dealt
+        assert begun > 0
+        assert lane == (*range(begun, len(lane)), *range(begun))
 
 
 @pytest.mark.parametrize("split_bytes", [1024, 5000, 1 << 20])
@@ -359,22 +369,23 @@ def test_a_stored_plan_is_continued_to_the_same_ledger(
     """A build stopped after any wave goes on with its plan, even when asked for other splits."""
     from pipelines import runners
 
+    monkeypatch.setattr(plan, "PIPELINE_SPLITS", 0)
     build(**{**options, "to": str(tmp_path / "whole")})
     whole = Ledger(Storage.at(str(tmp_path / "whole")))
-    run_wave = runners.run_wave
+    run_waves = runners.run_waves
     ran: list[int] = []
 
     def stop_at(job: Any, *rest: Any, **more: Any) -> None:
         if len(ran) == 2:
             raise KeyboardInterrupt
-        ran.append(job.wave)
-        run_wave(job, *rest, **more)
+        ran.append(job.waves.start)
+        run_waves(job, *rest, **more)
 
-    monkeypatch.setattr(runners, "run_wave", stop_at)
+    monkeypatch.setattr(runners, "run_waves", stop_at)
     with pytest.raises(KeyboardInterrupt):
         build(**options)
     assert Ledger(Storage.at(options["to"])).head() == 1
-    monkeypatch.setattr(runners, "run_wave", run_wave)
+    monkeypatch.setattr(runners, "run_waves", run_waves)
     build(**{**options, "split_bytes": 1 << 20})
     again = Ledger(Storage.at(options["to"]))
     assert again.head() == whole.head()
@@ -389,23 +400,24 @@ def test_a_stored_plan_is_continued_to_the_same_ledger(
 def test_what_an_earlier_run_wrote_is_not_counted_as_speed(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipelines import runners, tasks
+    from pipelines import runners
 
-    run_wave = runners.run_wave
+    monkeypatch.setattr(plan, "PIPELINE_SPLITS", 0)
+    run_waves = runners.run_waves
 
     def stop_within(job: Any, *rest: Any, **more: Any) -> None:
-        if job.wave < 2:
-            run_wave(job, *rest, **more)
+        if job.waves.start < 2:
+            run_waves(job, *rest, **more)
             return
-        first = tasks.load_plan(job.cache, job.plan).wave(job.wave)[0]
+        first = tasks.load_plan(job.cache, job.plan).splits_of(job.waves)[0]
         written.extend(tasks.write(job, [first]))
         raise KeyboardInterrupt
 
     written: list[dict[str, Any]] = []
-    monkeypatch.setattr(runners, "run_wave", stop_within)
+    monkeypatch.setattr(runners, "run_waves", stop_within)
     with pytest.raises(KeyboardInterrupt):
         build(**options)
-    monkeypatch.setattr(runners, "run_wave", run_wave)
+    monkeypatch.setattr(runners, "run_waves", run_waves)
     tokens = sum(part["elements"]["tokens"] for part in written)
     _, left = planned(options)
     assert left.plan is not None
@@ -419,6 +431,54 @@ def test_what_an_earlier_run_wrote_is_not_counted_as_speed(
     assert all(progress.earlier == earlier <= progress.bytes for progress in seen)
     assert seen[-1].bytes == left.plan.size
     assert summary.bytes < left.plan.size - earlier + SMALL
+
+
+def job_of(options: dict[str, Any]) -> tuple[tasks.Job, plan.Plan]:
+    """All waves of a stored plan of which nothing is written yet."""
+    request, first = planned(options)
+    assert first.plan is not None
+    work, name = first.plan, first.plan.name
+    for key, data in tasks.tokenizer_objects(request.files).items():
+        request.storage.put_if_absent(key, data)
+    request.storage.put_json(tasks.plan_key(name), work.to_json())
+    roots = launcher._roots(request, work)
+    waves = range(work.wave_count)
+    return tasks.Job(request.storage.url, name, waves, roots, 0, 0.01), work
+
+
+def test_waves_are_committed_in_order_while_others_are_written(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early, "POLL_SECONDS", 0.01)
+    job, work = job_of(options)
+    ledger = Ledger(Storage.at(options["to"]))
+    first, second = work.wave(0), work.wave(1)
+    with committing(job):
+        written = [*tasks.write(job, second), *tasks.write(job, first[1:])]
+        time.sleep(0.1)
+        assert ledger.head() is None
+        written += tasks.write(job, first[:1])
+        deadline = time.monotonic() + 60
+        while ledger.head() != 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert [c.task["wave"] for c in ledger.commits(0, 2)] == [0, 1]
+    assert sum(c.records for c in ledger.commits(0, 2)) == sum(m["records"] for m in written)
+
+
+def test_no_split_is_begun_after_a_failure(options: dict[str, Any]) -> None:
+    job, _ = job_of(options)
+    last = tasks.lanes(job, 1)[0][-1]
+    (manifest,) = tasks.write(job, [0])
+    failure = {"failure": "BuildFailed", "message": "too many rejects"}
+    assert tasks.commit(job, [failure]) == failure
+    assert list(tasks.write(job, [0, last])) == [failure]
+    assert tasks.merge(job, [manifest, failure]) == [failure]
+    error = tasks.take_failure(job)
+    assert isinstance(error, BuildFailed)
+    assert str(error) == "too many rejects"
+    assert tasks.take_failure(job) is None
+    assert all("failure" not in each for each in tasks.write(job, [last]))
 
 
 def test_a_damaged_plan_is_made_anew_or_named(options: dict[str, Any]) -> None:
@@ -459,14 +519,15 @@ def test_a_cache_that_is_marked_complete_meanwhile_takes_no_more_waves(
 ) -> None:
     from pipelines import commit, runners
 
-    run_wave = runners.run_wave
+    monkeypatch.setattr(plan, "PIPELINE_SPLITS", 0)
+    run_waves = runners.run_waves
 
     def finish_after_one(job: Any, *rest: Any, **more: Any) -> None:
-        run_wave(job, *rest, **more)
-        if job.wave == 0:
+        run_waves(job, *rest, **more)
+        if job.waves.start == 0:
             commit.finish(Storage.at(options["to"]))
 
-    monkeypatch.setattr(runners, "run_wave", finish_after_one)
+    monkeypatch.setattr(runners, "run_waves", finish_after_one)
     with pytest.raises(
         LedgerConflict, match=r"marked complete at version 1, .*; reopen: true \(--re"
     ):

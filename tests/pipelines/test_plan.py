@@ -14,6 +14,7 @@ from cachelib.coverage import Taken, union
 from cachelib.errors import CorruptData, SourceChanged
 from cachelib.schema import Field, Schema
 from cachelib.shard import Cover, Manifest
+from pipelines import plan as planning
 from pipelines.merge import in_order
 from pipelines.plan import (
     Piece,
@@ -102,6 +103,20 @@ def test_waves_double() -> None:
     assert make_waves([*splits, splits[0]], SPLIT) == (0, 1, 3, 7, 15, 32)
 
 
+@given(sources(), st.integers(0, 5))
+def test_waves_that_one_pipeline_writes_are_few_or_one(found: list[Source], splits: int) -> None:
+    plan = plan_of(found)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "PIPELINE_SPLITS", splits)
+        done = 0
+        while done < plan.wave_count:
+            waves = plan.together(done)
+            assert waves.start == done < waves.stop <= plan.wave_count
+            size = sum(plan.splits[split].size for split in plan.splits_of(waves))
+            assert len(waves) == 1 or size <= splits * plan.split_bytes
+            done = waves.stop
+
+
 @given(sources())
 def test_a_plan_survives_json(found: list[Source]) -> None:
     plan = plan_of(found)
@@ -155,7 +170,7 @@ def test_merge_orders_what_was_planned_and_coverage_then_lacks_nothing(
         manifests = manifests_of(plan, wave, seed)
         repeated = manifests + manifests[:2]
         random.Random(seed).shuffle(repeated)
-        ordered = in_order(plan, plan.name, wave, repeated)
+        ordered = in_order(plan, plan.name, plan.wave(wave), repeated)
         assert ordered == manifests
         versions = {each.name: each.version for each in found}
         deltas.append(coverage.delta([c for m in ordered for c in m.covers], versions))
@@ -171,18 +186,19 @@ def test_merge_refuses_a_missing_a_changed_and_an_unplanned_part(
 ) -> None:
     plan = plan_of(found)
     manifests = manifests_of(plan, 0, seed)
+    first = plan.wave(0)
     victim = data.draw(st.integers(0, len(manifests) - 1))
     with pytest.raises(CorruptData):
-        in_order(plan, plan.name, 0, [m for i, m in enumerate(manifests) if i != victim])
+        in_order(plan, plan.name, first, [m for i, m in enumerate(manifests) if i != victim])
     chosen = manifests[victim]
     twin = Manifest(**{**vars(chosen), "attempt": "y"})
     with pytest.raises(CorruptData, match="two manifests"):
-        in_order(plan, plan.name, 0, [*manifests, twin])
-    first = chosen.covers[0]
-    gap = Cover(first.source, first.start + 1, first.stop + 1, first.ends)
+        in_order(plan, plan.name, first, [*manifests, twin])
+    cover = chosen.covers[0]
+    gap = Cover(cover.source, cover.start + 1, cover.stop + 1, cover.ends)
     holed = Manifest(**{**vars(chosen), "covers": (gap, *chosen.covers[1:])})
     with pytest.raises(CorruptData):
-        in_order(plan, plan.name, 0, [*manifests[:victim], holed, *manifests[victim + 1 :]])
+        in_order(plan, plan.name, first, [*manifests[:victim], holed, *manifests[victim + 1 :]])
 
 
 def test_coverage_joins_ranges_and_refuses_what_was_taken_twice() -> None:

@@ -34,7 +34,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise AssertionError("a wave was run")
 
-    monkeypatch.setattr(runners, "run_wave", fail)
+    monkeypatch.setattr(runners, "run_waves", fail)
 
 
 @pytest.mark.usefixtures("no_work")
