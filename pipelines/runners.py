@@ -51,6 +51,7 @@ def run_waves(
     options = PipelineOptions(flags)
     options.view_as(SetupOptions).save_main_session = False
     pipeline = beam.Pipeline(runner=engine, options=options)
+    os.rmdir(pipeline.local_tempdir)  # for other languages only; a killed build would leave it
     _ = (
         pipeline
         | "Waves" >> beam.Create([job], reshuffle=False)

@@ -6,6 +6,7 @@ import importlib
 import json
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -351,6 +352,24 @@ def test_a_damaged_file_is_an_error_that_names_it(options: dict[str, Any], corpu
     (corpus / "b.jsonl.gz").write_bytes(whole[:-20])
     with pytest.raises(SourceError, match=r"b\.jsonl\.gz"):
         build(**options)
+
+
+def test_nothing_lies_in_the_temporary_folder_that_a_killed_build_would_leave(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    lying: list[Path] = []
+    commit_all = tasks.commit
+
+    def looking(*given: Any) -> dict[str, Any]:
+        lying.extend(folder.iterdir())
+        return commit_all(*given)
+
+    monkeypatch.setattr(tasks, "commit", looking)
+    assert build(**options, workers=1).new_rows == 500
+    assert lying == []
 
 
 def test_no_match_is_an_error(options: dict[str, Any], tmp_path: Path) -> None:
