@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
-from cachelib.digest import Digest
-from cachelib.nodes.base import Node, chain
+from cachelib.nodes.base import Digested, Node, chain
 from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.repeat import Repeat
 from cachelib.nodes.selected import Selected, Selection
@@ -21,13 +20,6 @@ from cachelib.order.bitmap import Bitmap
 from cachelib.order.holdout import Side
 
 _BLOCK = 1 << 20
-
-
-@runtime_checkable
-class Digested(Protocol):
-    """Rows of a cache of which it is known what is in their beginnings."""
-
-    def beginnings(self) -> list[Digest]: ...
 
 
 @dataclass(frozen=True)

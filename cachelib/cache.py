@@ -117,7 +117,7 @@ class Cache:
         }
 
     def beginnings(self) -> list[Digest]:
-        """The content digests of the rows from the first one to the end of each shard.
+        """The content digests of no rows, and of the rows up to the end of each shard.
 
         Equal ones, of any caches, mean equal rows.
         """

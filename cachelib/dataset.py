@@ -276,11 +276,13 @@ class Dataset:
         *,
         columns: Sequence[str] | None = None,
         version: str | None = None,
+        plan: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
     ) -> Dataset:
         """The rows that a condition holds for, in stored order.
 
-        The columns that it asks about are read here, of all rows; what is kept is a bit a row.
+        The columns that it asks about are read here, of all rows of which the plan does not tell
+        already; what is held is a bit a row.
 
         Args:
             condition: a list of comparisons that must all hold, such as ("score", ">=", 0.5) or
@@ -289,13 +291,18 @@ class Dataset:
                 shape (n,).
             columns: that the function takes.
             version: tells the function from earlier ones of that name; None tells them by source.
-            progress: is called with how many rows have been asked, and how many there are.
+            plan: the path or URL of a folder of this condition's own, where it is kept for each
+                version of the cache which rows are chosen. What is kept is read; of a cache that
+                has grown only the rows that were added are asked.
+            progress: is called with of how many rows it is known, and how many there are.
 
         Raises:
             ValueError: on anything but the rows of caches in stored order, or a condition that
-                cannot be.
+                cannot be; with a plan, on anything but the rows of one cache.
             TypeError: a column and a value, or the function, that do not fit.
             KeyError: there is no such column.
+            StateMismatch: ``plan`` is of another condition or other rows; names what differs.
+            CorruptData: ``plan`` is damaged.
         """
         if not can(self.node, Stream):
             kind = type(self.node).__name__.lower()
@@ -317,7 +324,7 @@ class Dataset:
             told = tuple(identity(condition, version).items())
             asked = Predicate(condition, names, told)
         _check_progress(progress)
-        return Dataset(where(cast(Stream, self.node), asked, progress))
+        return Dataset(where(cast(Stream, self.node), asked, progress, plan))
 
     def map(
         self,

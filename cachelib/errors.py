@@ -40,4 +40,4 @@ class BuildFailed(ForebayError):
 
 
 class StateMismatch(ForebayError):
-    """What was saved of an order, a loader's state or a plan of packs, belongs to another one."""
+    """What was saved of an order, a loader's state or a plan, belongs to another one."""

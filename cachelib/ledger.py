@@ -257,8 +257,9 @@ class Snapshot:
 
     @property
     def beginnings(self) -> list[Digest]:
-        """The content digests of the rows up to the end of each shard."""
-        return list(itertools.accumulate(map(Digest.parse, self.entries.digests), Digest.then))
+        """The content digests of no rows, and of the rows up to the end of each shard."""
+        digests = map(Digest.parse, self.entries.digests)
+        return list(itertools.accumulate(digests, Digest.then, initial=EMPTY))
 
 
 @dataclass(frozen=True)

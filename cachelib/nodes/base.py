@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
 
+from cachelib.digest import Digest
 from cachelib.ragged import Ragged
 
 Columns = dict[str, Any]
@@ -55,6 +56,14 @@ class Rows(Protocol):
     def provenance(self, indices: np.ndarray) -> Sequence[Any]: ...
     def nbytes(self, fields: Sequence[str] | None = None) -> int: ...
     def identity(self) -> dict[str, Any]: ...
+
+
+@runtime_checkable
+class Digested(Protocol):
+    """Rows of a cache of which it is known what is in their beginnings."""
+
+    def beginnings(self) -> Sequence[Digest]:
+        """The content digests of some beginnings of the rows: equal ones mean equal rows."""
 
 
 class Node(Protocol):

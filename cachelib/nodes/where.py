@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -10,9 +11,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Node, Stream
+from cachelib import plans
+from cachelib.nodes.base import Columns, Digested, Node, Stream
 from cachelib.nodes.concat import Concat
 from cachelib.nodes.selected import Selected
+from cachelib.nodes.stored import Stored
 from cachelib.order.bitmap import Bitmap
 from cachelib.order.packing import Progress
 from cachelib.ragged import Ragged
@@ -100,17 +103,27 @@ class Predicate:
         return np.asarray(self.function(columns))
 
 
-def where(stream: Stream, condition: Condition, progress: Progress | None = None) -> Node:
-    """The rows of a stream that a condition holds for, in its order. All are asked here.
+def where(
+    stream: Stream,
+    condition: Condition,
+    progress: Progress | None = None,
+    kept: str | os.PathLike[str] | None = None,
+) -> Node:
+    """The rows of a stream that a condition holds for, in its order.
+
+    All are asked here, but those of which it is kept already.
 
     Args:
         stream: rows of caches in stored order.
         condition: what is asked of each.
-        progress: is told how many rows have been asked, and how many there are.
+        progress: is told of how many rows it is known, and how many there are.
+        kept: the path or URL of the folder where it is kept which rows are chosen.
 
     Raises:
         KeyError: there is no such column.
-        TypeError, ValueError: a column and the condition do not go together.
+        TypeError, ValueError: a column and the condition do not go together, or rows of which it
+            cannot be kept.
+        StateMismatch, CorruptData: what is kept does not fit, or is damaged.
     """
     total, done = stream.size or 0, 0
 
@@ -122,22 +135,50 @@ def where(stream: Stream, condition: Condition, progress: Progress | None = None
 
     # Once without rows, so that what does not fit is told at once and also of an empty cache.
     _asked(stream, condition, np.empty(0, np.int64))
-    return _where(stream, condition, tell)
+    return _where(stream, condition, tell, kept)
 
 
-def _where(node: Any, condition: Condition, tell: Callable[[int], None]) -> Node:
+def _where(
+    node: Any,
+    condition: Condition,
+    tell: Callable[[int], None],
+    kept: str | os.PathLike[str] | None,
+) -> Node:
+    if kept is not None and not isinstance(node, Stored):
+        raise ValueError(
+            "plan= keeps which rows of one cache are chosen: give it to the first where(), "
+            "straight on the cache, and go on from there"
+        )
     if isinstance(node, Concat):  # so that each part is still the rows of one cache
-        parts = tuple(_where(child, condition, tell) for child in node.children)
+        parts = tuple(_where(child, condition, tell, None) for child in node.children)
         return Concat(node.names, parts)
 
-    def masks() -> Iterator[np.ndarray]:
-        for start in range(0, node.size, READ_ROWS):
+    def asked(first: int) -> Iterator[np.ndarray]:
+        if first:
+            tell(first)
+        for start in range(first, node.size, READ_ROWS):
             rows = np.arange(start, min(start + READ_ROWS, node.size))
             yield _asked(node, condition, rows)
             tell(len(rows))
 
-    chosen = Bitmap.of(masks(), node.size)
-    return Selected(node, chosen, {"kind": "where", **condition.facts(), "rows": chosen.count})
+    facts = {"kind": "where", **condition.facts()}
+    chosen = Bitmap.of(asked(0), node.size) if kept is None else _kept(node, facts, asked, kept)
+    return Selected(node, chosen, {**facts, "rows": chosen.count})
+
+
+def _kept(
+    node: Stored,
+    facts: dict[str, Any],
+    asked: Callable[[int], Iterator[np.ndarray]],
+    place: str | os.PathLike[str],
+) -> Bitmap:
+    """Which rows of a cache are chosen, as kept in a folder; ``asked`` tells of those from one."""
+
+    def beginnings() -> list[str]:
+        return [*map(str, node.rows.beginnings())] if isinstance(node.rows, Digested) else []
+
+    order = {**facts, "of": node.describe()}
+    return plans.kept_choice(place, order, node.version, beginnings, asked)
 
 
 def _asked(stream: Stream, condition: Condition, rows: np.ndarray) -> np.ndarray:

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 import cachelib
 from cachelib import dataset
+from cachelib.canonical import seal, unseal
+from cachelib.errors import CorruptData, StateMismatch
 from cachelib.ragged import Ragged
 from cachelib.schema import Field, Schema
 from tests.reader.functions_of_rows import numbers, thirds
 from tests.reader.memory import MemoryCache
-from tests.reader.stored import write_columns
+from tests.reader.stored import write_columns, write_commit
 
 ROWS = dataset.of(MemoryCache([3, 0, 5] * 500))
 
@@ -212,3 +214,138 @@ def test_refuses_functions():
         ROWS.where([("label", "==", 1)], columns=["label"])
     with pytest.raises(ValueError, match=r"not on its windows: call where\(\) first"):
         ROWS.windows(4).where([("tokens", "==", 1)])
+
+
+SOME: list[tuple[str, str, Any]] = [("label", ">=", 30), ("label", "not in", [50, 90])]
+
+
+def kept(path, plan, condition=SOME, version=None, **options):
+    """Labels of chosen rows, and how many rows were asked."""
+    asked = [0]
+
+    def tell(done, total):
+        asked.append(done)
+
+    ds = cachelib.open(path, version).where(condition, plan=plan, progress=tell, **options)
+    steps = np.diff(asked)
+    return labels(ds), int(steps[-1]) if len(steps) else 0, ds.describe()
+
+
+def test_a_kept_choice_is_read_instead_of_all_rows(tmp_path):
+    write_commit(tmp_path / "web", [[3] * 30, [], [2] * 11])
+    made = kept(tmp_path / "web", tmp_path / "plans" / "some")
+    assert made[0] == [i for i in range(3, 41) if i not in (5, 9)]
+    assert made[1] == 41
+    again = kept(tmp_path / "web", tmp_path / "plans" / "some")
+    assert again == (made[0], 0, made[2])
+    assert made[2] == cachelib.open(tmp_path / "web").where(SOME).describe()
+
+
+def test_only_rows_added_since_are_asked(tmp_path):
+    write_commit(tmp_path / "web", [[3] * 30, [2] * 11])
+    plan = tmp_path / "some"
+    before, _, _ = kept(tmp_path / "web", plan)
+    write_commit(tmp_path / "web", [[1] * 20])
+    write_commit(tmp_path / "web", [[1] * 500])
+    after, asked, told = kept(tmp_path / "web", plan)
+    assert after[: len(before)] == before  # a row stays where it was
+    assert after == [i for i in range(3, 561) if i not in (5, 9)]
+    assert asked == 561 - 40  # whole bytes of bits are taken over
+    assert told == cachelib.open(tmp_path / "web").where(SOME).describe()
+    assert kept(tmp_path / "web", plan, version=0)[:2] == (before, 0)
+    assert kept(tmp_path / "web", plan, version=1)[1] == 61 - 40
+    assert sorted(p.name for p in plan.iterdir()) == [f"{v:020d}.json" for v in range(3)]
+
+
+def test_a_function_and_its_rows_are_kept(tmp_path):
+    write_commit(tmp_path / "web", [[3] * 30])
+    options = {"condition": thirds, "columns": ["label"]}
+    before, _, _ = kept(tmp_path / "web", tmp_path / "thirds", **options)
+    write_commit(tmp_path / "web", [[3] * 30])
+    after, asked, _ = kept(tmp_path / "web", tmp_path / "thirds", **options)
+    assert (after, after[:10], asked) == (list(range(0, 60, 3)), before, 60 - 24)
+    with pytest.raises(StateMismatch, match=r"where.version is missing in the plan, but '2' here"):
+        cachelib.open(tmp_path / "web").where(
+            thirds, columns=["label"], version="2", plan=tmp_path / "thirds"
+        )
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_a_changed_condition_never_reads_an_old_plan(tmp_path, grown):
+    write_commit(tmp_path / "web", [[3] * 30])
+    kept(tmp_path / "web", tmp_path / "some")
+    if grown:
+        write_commit(tmp_path / "web", [[3] * 30])
+    before = {p.name: p.read_bytes() for p in (tmp_path / "some").iterdir()}
+    for condition in ([("label", ">=", 31), SOME[1]], SOME[:1], [("label", ">", 30), SOME[1]]):
+        with pytest.raises(StateMismatch, match=r"is the plan of other chosen rows: where\.c"):
+            kept(tmp_path / "web", tmp_path / "some", condition)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "some").iterdir()} == before
+
+
+def test_a_plan_of_other_rows_is_refused(tmp_path):
+    write_commit(tmp_path / "web", [[3] * 30])
+    write_commit(tmp_path / "code", [[3] * 29, [1]])
+    plan = tmp_path / "some"
+    kept(tmp_path / "web", plan)
+    with pytest.raises(StateMismatch, match=r"other chosen rows: cache.elements"):
+        kept(tmp_path / "code", plan)
+    write_commit(tmp_path / "code", [[3] * 30])
+    with pytest.raises(StateMismatch, match="of 30 rows that are no beginning of the 60 rows here"):
+        kept(tmp_path / "code", plan)
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_what_is_no_kept_choice_is_refused_and_left(tmp_path, grown):
+    write_commit(tmp_path / "web", [[3] * 30])
+    kept(tmp_path / "web", tmp_path / "some")
+    place = tmp_path / "some" / f"{0:020d}.json"
+    whole = place.read_bytes()
+    line = unseal(whole, "")
+    if grown:
+        write_commit(tmp_path / "web", [[3] * 30])
+    for data, kind, message in (
+        (whole[:-9], CorruptData, "0.json: .* cut short or damaged"),
+        (whole.replace(b"30", b"31", 1), CorruptData, "cut short or damaged"),
+        (seal([1]), StateMismatch, "0.json is no plan of chosen rows: name another place"),
+        (seal({**line, "kind": "plan of packs"}), StateMismatch, "is no plan of chosen rows"),
+        (seal({**line, "format": 9}), StateMismatch, "a plan of format 9, and .* reads format 1"),
+        (seal({**line, "bits": "AAA="}), CorruptData, "2 bytes of bits, which are not 30 rows"),
+    ):
+        place.write_bytes(data)
+        with pytest.raises(kind, match=message):
+            kept(tmp_path / "web", tmp_path / "some")
+        assert [p.read_bytes() for p in (tmp_path / "some").iterdir()] == [data]
+
+
+def test_only_choices_of_the_rows_of_one_cache_are_kept(tmp_path):
+    train, _ = ROWS.split(0.1)
+    for rows in (train, ROWS.where(SOME), cachelib.concat({"a": ROWS, "b": ROWS})):
+        with pytest.raises(ValueError, match="plan= keeps which rows of one cache are chosen"):
+            rows.where(SOME, plan=tmp_path / "some")
+    with pytest.raises(TypeError, match="plan must be the path or URL of a folder, got 3"):
+        ROWS.where(SOME, plan=3)  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="missing"):
+        ROWS.where([("missing", "==", 1)], plan=tmp_path / "some")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_first_of_several_that_make_a_plan_stays(tmp_path):
+    """Processes that start together find nothing, and each asks all rows."""
+    write_commit(tmp_path / "web", [[3] * 30])
+    plan = tmp_path / "some"
+    inside: list[Any] = []
+
+    def tell(done, total):
+        inside.append(kept(tmp_path / "web", plan))
+
+    ds = cachelib.open(tmp_path / "web").where(SOME, plan=plan, progress=tell)
+    assert labels(ds) == inside[0][0]
+    assert len(list(plan.iterdir())) == 1
+
+
+def test_an_empty_cache_keeps_no_rows(tmp_path):
+    write_commit(tmp_path / "web", [])
+    assert kept(tmp_path / "web", tmp_path / "some")[0] == []
+    write_commit(tmp_path / "web", [[3] * 10])
+    assert kept(tmp_path / "web", tmp_path / "some")[:2] == ([3, 4, 6, 7, 8], 10)
