@@ -51,7 +51,7 @@ def test_training_by_grain_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
             text=True,
             timeout=240,
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
