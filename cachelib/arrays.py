@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-import tensorstore as ts
 
 from cachelib import chunks
 from cachelib.latest import Latest
@@ -104,6 +103,8 @@ class Arrays:
         return np.frombuffer(data, dtype).reshape(-1, *shape)
 
     def _remote(self, field: Field, kind: Kind, cuts: Cuts) -> np.ndarray:
+        import tensorstore as ts
+
         dtype, shape = _stored_as(field, kind)
         at = offsets_of(cuts.sizes)
         buffer = np.empty((int(at[-1]), *shape), dtype)

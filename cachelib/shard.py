@@ -11,10 +11,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorstore as ts
 
 from cachelib.canonical import canonical, seal
 from cachelib.digest import Digest, digest_rows, fold
@@ -22,6 +21,9 @@ from cachelib.errors import CorruptData, StorageError
 from cachelib.ragged import Ragged
 from cachelib.schema import CHUNKS_PER_OBJECT, POSITION, SOURCE, Field, Schema
 from cachelib.storage import Storage, check_fork
+
+if TYPE_CHECKING:
+    import tensorstore as ts
 
 OFFSETS_CHUNK = 2048
 """Offsets in an inner chunk: 16 KiB."""

@@ -1,7 +1,8 @@
 """Storage: a URL as a key-value store with put-if-absent, and the arrays below it.
 
-All access goes through TensorStore. What bounds the decode cache and the concurrency is shared by
-every store that one process opens here.
+Objects on this machine are read and put as files; all else goes through TensorStore. It is imported
+when it is first used, since that takes as long as the rest of `cachelib`. What bounds its decode
+cache and concurrency is shared by every store that one process opens here.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import tensorstore as ts
+from typing import TYPE_CHECKING, Any
 
 from cachelib.canonical import seal, unseal
 from cachelib.errors import CorruptData, ForebayError, StorageError
+
+if TYPE_CHECKING:
+    import tensorstore as ts
 
 DECODE_CACHE_BYTES = 256 << 20
 """Decoded chunks kept by all readers of this process together, in bytes."""
@@ -63,6 +65,8 @@ def _context(kind: str) -> ts.Context:
 
     Both share retries, concurrency limits and what lies on memory://.
     """
+    import tensorstore as ts
+
     if kind == "shared":
         retries = {"max_retries": 12, "initial_delay": "250ms", "max_delay": "8s"}
         shared = ("memory_key_value_store", "file_io_concurrency", "data_copy_concurrency")
@@ -182,11 +186,23 @@ class Storage:
         return self.read_many([key])[0]
 
     def read_many(self, keys: Iterable[str]) -> list[bytes | None]:
-        """The bytes of several objects, read concurrently."""
+        """The bytes of several objects, read concurrently where that helps."""
+        if self.local_path is not None:
+            check_fork()
+            return [self._file(key) for key in keys]
         store = _open_store(self.url)
         reads = [(key, store.read(key)) for key in keys]
         results = [_result(future, self.where(key)) for key, future in reads]
         return [bytes(r.value) if r.state == "value" else None for r in results]
+
+    def _file(self, key: str) -> bytes | None:
+        assert self.local_path is not None
+        try:
+            return (self.local_path / key).read_bytes()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except OSError as error:
+            raise StorageError(f"{self.where(key)}: {error}") from error
 
     def write(self, key: str, data: bytes) -> None:
         """Write an object, replacing what is there.
@@ -275,11 +291,15 @@ class Storage:
 
     def list(self, prefix: str) -> list[str]:
         """Keys below a prefix, sorted, relative to this storage's URL."""
+        import tensorstore as ts
+
         keys = _open_store(self.url).list(ts.KvStore.KeyRange(prefix, _after(prefix)))
         return sorted(key.decode() for key in _result(keys, self.where(prefix)))
 
     def delete_prefix(self, prefix: str) -> None:
         """Delete every object below a prefix."""
+        import tensorstore as ts
+
         keys = ts.KvStore.KeyRange(prefix, _after(prefix))
         _result(_open_store(self.url).delete_range(keys), self.where(prefix))
 
@@ -292,6 +312,8 @@ class Storage:
             write: for writing only, else for reading only.
             cached: reads go through the decode cache of this process, else to the store.
         """
+        import tensorstore as ts
+
         check_fork()
         spec: dict[str, Any] = {
             "driver": "zarr3",
@@ -350,6 +372,8 @@ _opening = threading.Lock()  # functools.cache may call a function twice at once
 
 @functools.cache
 def _store(url: str) -> ts.KvStore:
+    import tensorstore as ts
+
     try:
         opening = ts.KvStore.open(_kvstore_spec(url), context=_context("direct"))
     except Exception as error:  # a name that cannot be
