@@ -7,7 +7,7 @@ machine that answers each request after --latency milliseconds, and read by anot
 part of the two cores; so this measures waiting, not bandwidth.
 
     under way  requests that may be open at once: what TensorStore does by itself, and what Forebay
-               sets (`cachelib.storage.REQUESTS`); `peak` are those that were
+               sets (`cachelib.format.storage.REQUESTS`); `peak` are those that were
     first      seconds from opening the cache to the first batch
     batches    batches of --batch windows of --length tokens a second, after the first
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from cachelib import storage
+from cachelib.format import storage
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from tests.reader.s3 import PEAK, serving

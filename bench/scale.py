@@ -28,7 +28,7 @@ import numpy as np
 
 import cachelib
 from cachelib.dataset import Dataset
-from cachelib.storage import Storage
+from cachelib.format.storage import Storage
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from tests.reader.stored import write_simulated

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from cachelib.arrays import Arrays
-from cachelib.digest import Digest
+from cachelib.format.digest import Digest
+from cachelib.format.ledger import Ledger, Snapshot
+from cachelib.format.schema import POSITION, SOURCE, Field, Schema, as_names
+from cachelib.format.shard import read_details
+from cachelib.format.storage import Storage
 from cachelib.latest import Latest
-from cachelib.ledger import Ledger, Snapshot
 from cachelib.order.indices import as_indices, as_integer, as_positions
 from cachelib.ragged import Ragged, offsets_of
-from cachelib.schema import POSITION, SOURCE, Field, Schema, as_names
-from cachelib.shard import read_details
-from cachelib.storage import Storage
+from cachelib.reading.arrays import Arrays
 
 if TYPE_CHECKING:
     from cachelib.dataset import Dataset

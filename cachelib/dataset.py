@@ -15,8 +15,8 @@ from typing import Any, SupportsIndex, cast
 import numpy as np
 
 from cachelib.apart import check_apart
-from cachelib.canonical import digest_of
-from cachelib.functions import identity
+from cachelib.format.canonical import digest_of
+from cachelib.format.schema import as_names
 from cachelib.loader import BatchSize, Loader
 from cachelib.nodes.base import (
     Adjacent,
@@ -32,6 +32,7 @@ from cachelib.nodes.base import (
     layout,
 )
 from cachelib.nodes.blocks import BlockShuffle
+from cachelib.nodes.functions import identity
 from cachelib.nodes.leaves import why_empty
 from cachelib.nodes.map import Function, mapped
 from cachelib.nodes.mix import Mix
@@ -48,7 +49,6 @@ from cachelib.order.blocks import BUDGET, WINDOW, Blocks
 from cachelib.order.indices import LARGEST, as_indices, as_integer, outside
 from cachelib.order.packing import Overlong, Plan, Progress, Rule
 from cachelib.order.windows import Tail, WindowGrid
-from cachelib.schema import as_names
 from cachelib.segments import Targets, check_targets
 
 

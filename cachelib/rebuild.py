@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from cachelib.cache import Cache, open
-from cachelib.canonical import canonical
 from cachelib.dataset import Dataset
 from cachelib.errors import StateMismatch
+from cachelib.format.canonical import canonical
 from cachelib.order.fingerprint import differences, fingerprint
 from cachelib.recipe import made
 

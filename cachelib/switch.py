@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.canonical import canonical
 from cachelib.errors import ForebayError
+from cachelib.format.canonical import canonical
 from cachelib.nodes.base import Node, Rows, chain, described
 from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.concat import Concat

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from cachelib.format.schema import Field, Schema
 from cachelib.ragged import Ragged
-from cachelib.schema import Field, Schema
 
 TOKENS = "tokens"
 """The field that holds token ids."""

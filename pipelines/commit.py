@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cachelib import coverage
 from cachelib.errors import BuildFailed, LedgerConflict
-from cachelib.ledger import Commit, Ledger, Snapshot, add_counts, follow
-from cachelib.shard import Manifest, read_rejects
-from cachelib.storage import Storage
+from cachelib.format import coverage
+from cachelib.format.ledger import Commit, Ledger, Snapshot, add_counts, follow
+from cachelib.format.shard import Manifest, read_rejects
+from cachelib.format.storage import Storage
 from cachelib.words import counted
 from pipelines.plan import Plan
 

@@ -22,8 +22,8 @@ from pydantic import (
 )
 
 from cachelib.errors import ForebayError
-from cachelib.schema import Field as SchemaField
-from cachelib.storage import canonical_url, file_names_are_utf8, not_utf8
+from cachelib.format.schema import Field as SchemaField
+from cachelib.format.storage import canonical_url, file_names_are_utf8, not_utf8
 from pipelines.columns import TOKENS, text_schema
 from pipelines.plan import SPLIT_BYTES
 from pipelines.sources.records import FORMATS, KEEP_TYPES

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from cachelib.errors import StorageError
-from cachelib.shard import read_manifest
-from cachelib.storage import Storage
+from cachelib.format.shard import read_manifest
+from cachelib.format.storage import Storage
 from pipelines.plan import shard_id
 from pipelines.tasks import Job, commit, load_plan, merge
 

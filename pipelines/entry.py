@@ -17,11 +17,11 @@ from typing import NoReturn
 _MODULES = {
     "build": "pipelines.cli",
     "plan": "pipelines.cli",
-    "ls": "cachelib.cli",
-    "head": "cachelib.cli",
-    "verify": "cachelib.cli",
-    "stats": "cachelib.cli",
-    "explain": "cachelib.cli",
+    "ls": "cachelib.commands.cli",
+    "head": "cachelib.commands.cli",
+    "verify": "cachelib.commands.cli",
+    "stats": "cachelib.commands.cli",
+    "explain": "cachelib.commands.cli",
 }
 
 GARBAGE_AFTER = 50_000

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from cachelib import coverage
 from cachelib.errors import CorruptData, ForebayError, IncompatibleCache, LedgerConflict
-from cachelib.ledger import Commit, Ledger, Snapshot, add_counts
-from cachelib.shard import attempt_prefix
-from cachelib.storage import Storage
+from cachelib.format import coverage
+from cachelib.format.ledger import Commit, Ledger, Snapshot, add_counts
+from cachelib.format.shard import attempt_prefix
+from cachelib.format.storage import Storage
 from cachelib.words import counted
 from pipelines.commit import commits_of, finish
 from pipelines.config import BuildConfig, build_config, setting

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cachelib.errors import CorruptData
-from cachelib.shard import Manifest
+from cachelib.format.shard import Manifest
 from pipelines.plan import Plan, Split
 
 

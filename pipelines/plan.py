@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from cachelib.canonical import digest, digest_of
-from cachelib.coverage import Coverage
 from cachelib.errors import SourceChanged
-from cachelib.schema import Schema
+from cachelib.format.canonical import digest, digest_of
+from cachelib.format.coverage import Coverage
+from cachelib.format.schema import Schema
 from pipelines.sources.records import Reading, Source
 
 SPLIT_BYTES = 64 << 20

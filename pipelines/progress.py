@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cachelib.canonical import seal
-from cachelib.shard import Manifest, read_manifest
-from cachelib.storage import Storage
+from cachelib.format.canonical import seal
+from cachelib.format.shard import Manifest, read_manifest
+from cachelib.format.storage import Storage
 from cachelib.words import counted, size
 from pipelines.plan import Plan, shard_id
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from cachelib.canonical import canonical, digest
 from cachelib.errors import IncompatibleCache, SourceError
-from cachelib.ledger import Ledger
-from cachelib.schema import Schema
-from cachelib.storage import Storage
+from cachelib.format.canonical import canonical, digest
+from cachelib.format.ledger import Ledger
+from cachelib.format.schema import Schema
+from cachelib.format.storage import Storage
 from pipelines.columns import text_schema
 from pipelines.config import BuildConfig, called
 from pipelines.sample import Sample, take_sample

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import cachelib.errors
-from cachelib.canonical import digest, digest_of, seal
 from cachelib.errors import CorruptData, ForebayError, StorageError
-from cachelib.shard import Manifest
-from cachelib.storage import Storage
+from cachelib.format.canonical import digest, digest_of, seal
+from cachelib.format.shard import Manifest
+from cachelib.format.storage import Storage
 from pipelines.commit import commit_wave
 from pipelines.merge import in_order
 from pipelines.plan import Plan

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from cachelib.format.shard import Cover, Manifest, ShardWriter, publish, read_manifest
+from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
-from cachelib.shard import Cover, Manifest, ShardWriter, publish, read_manifest
-from cachelib.storage import Storage
 from pipelines.choice import chosen
 from pipelines.columns import columns_of
 from pipelines.overlap import AtOnce, WriteBehind, read_ahead

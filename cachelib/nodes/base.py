@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
 
-from cachelib.digest import Digest
+from cachelib.format.digest import Digest
 from cachelib.ragged import Ragged
 
 Columns = dict[str, Any]

@@ -34,7 +34,7 @@ class Map:
     Attributes:
         child: the rows, at least one.
         function: of a module.
-        identity: what tells it from other functions, as `cachelib.functions.identity` does.
+        identity: what tells it from other functions, as `cachelib.nodes.functions.identity` does.
         seed: any integer.
         columns: what the values of each column that it gives are.
         epoch: number of the pass.

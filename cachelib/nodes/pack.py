@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from cachelib import plans, segments
+from cachelib import segments
+from cachelib.nodes import plans
 from cachelib.nodes.base import Columns, Origin, Stream, Version, chain, traced
 from cachelib.order.packing import Order, Plan, Progress, Rule, plan
 from cachelib.ragged import offsets_of, ranges

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cachelib import plans
+from cachelib.nodes import plans
 from cachelib.nodes.base import Columns, Digested, Node, Stream
 from cachelib.nodes.concat import Concat
 from cachelib.nodes.selected import Selected
@@ -89,7 +89,7 @@ class Predicate:
     Attributes:
         function: of a module; takes columns by name, and gives bools of shape (n,).
         columns: that it is given.
-        identity: what tells it from other functions, as `cachelib.functions.identity` does.
+        identity: what tells it from other functions, as `cachelib.nodes.functions.identity` does.
     """
 
     function: Callable[[Columns], Any]

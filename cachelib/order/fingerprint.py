@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cachelib.canonical import canonical, digest_of
+from cachelib.format.canonical import canonical, digest_of
 
 Fingerprint = dict[str, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from cachelib.canonical import canonical
+from cachelib.format.canonical import canonical
 
 
 def derive(label: str, *parts: int | str) -> bytes:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from cachelib.errors import SourceError
-from cachelib.ledger import commit_key
-from cachelib.storage import not_utf8
+from cachelib.format.ledger import commit_key
+from cachelib.format.storage import not_utf8
 from pipelines.sources import files
 from pipelines.sources.inspect import format_by_name, inspect
 from pipelines.sources.records import FORMATS, Source

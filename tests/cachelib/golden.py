@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from cachelib.format.schema import Field, Schema
+from cachelib.format.shard import publish
+from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
-from cachelib.schema import Field, Schema
-from cachelib.shard import publish
-from cachelib.storage import Storage
 from tests.cachelib.helpers import (
     TOKENIZER,
     Columns,

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.canonical import digest
-from cachelib.digest import digest_rows
-from cachelib.ledger import Commit, Ledger, follow
+from cachelib.format.canonical import digest
+from cachelib.format.digest import digest_rows
+from cachelib.format.ledger import Commit, Ledger, follow
+from cachelib.format.schema import Field, Schema
+from cachelib.format.shard import Cover, Manifest, ShardWriter, publish
+from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
-from cachelib.schema import Field, Schema
-from cachelib.shard import Cover, Manifest, ShardWriter, publish
-from cachelib.storage import Storage
 
 Columns = dict[str, np.ndarray | Ragged]
 

@@ -255,7 +255,8 @@ def test_a_pickled_cache_is_pinned(path: str, columns: Columns) -> None:
 
 
 def test_threads_read_alike(path: str, columns: Columns, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachelib.arrays.OPEN_ARRAYS", 3)  # so that arrays are closed in between
+    # So that arrays are closed in between.
+    monkeypatch.setattr("cachelib.reading.arrays.OPEN_ARRAYS", 3)
     cache = cachelib.open(path)
 
     def read(seed: int) -> None:
@@ -285,7 +286,7 @@ FORK = """
 import os, sys
 import numpy as np
 import cachelib
-from cachelib.storage import Storage
+from cachelib.format.storage import Storage
 
 path, opened = sys.argv[1:]
 cache = cachelib.open(path) if opened != "nothing" else None
@@ -342,9 +343,9 @@ FORK_WRITER = """
 import os, sys
 import numpy as np
 import cachelib
-from cachelib.schema import Field, Schema
-from cachelib.shard import ShardWriter
-from cachelib.storage import Storage
+from cachelib.format.schema import Field, Schema
+from cachelib.format.shard import ShardWriter
+from cachelib.format.storage import Storage
 
 writer = ShardWriter(Storage.at(sys.argv[1]), Schema((Field("x", "int8", chunk=1),)), "a")
 source = writer.source("s")

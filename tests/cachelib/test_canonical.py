@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelib.canonical import canonical, digest, digest_of, seal, unseal
 from cachelib.errors import CorruptData
+from cachelib.format.canonical import canonical, digest, digest_of, seal, unseal
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

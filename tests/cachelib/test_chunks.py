@@ -16,12 +16,12 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cachelib import chunks
-from cachelib.chunks import LocalArray, Part, local_array
 from cachelib.errors import CorruptData, StorageError
-from cachelib.schema import CHUNKS_PER_OBJECT
-from cachelib.shard import array_metadata
-from cachelib.storage import Storage
+from cachelib.format.schema import CHUNKS_PER_OBJECT
+from cachelib.format.shard import array_metadata
+from cachelib.format.storage import Storage
+from cachelib.reading import chunks
+from cachelib.reading.chunks import LocalArray, Part, local_array
 
 CHUNK = 3
 LENGTH = 2 * CHUNK * CHUNKS_PER_OBJECT + 100

@@ -14,13 +14,13 @@ import pytest
 from tokenizers import Tokenizer, models
 
 import cachelib
-from cachelib.canonical import seal
-from cachelib.cli import main, printable
-from cachelib.ledger import Ledger, commit_key
+from cachelib.commands.cli import main, printable
+from cachelib.format.canonical import seal
+from cachelib.format.ledger import Ledger, commit_key
+from cachelib.format.schema import Field, Schema
+from cachelib.format.shard import publish
+from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
-from cachelib.schema import Field, Schema
-from cachelib.shard import publish
-from cachelib.storage import Storage
 from tests.cachelib.helpers import (
     TOKENIZER,
     TOKENS,
@@ -362,7 +362,7 @@ def test_wrong_use_and_help(command: str, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("command", ["ls", "head", "verify", "stats"])
 def test_a_closed_pipe_is_quiet(cache: str, command: str) -> None:
-    code = "import sys; from cachelib.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from cachelib.commands.cli import main; sys.exit(main(sys.argv[1:]))"
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
@@ -378,7 +378,7 @@ def test_a_closed_pipe_is_quiet(cache: str, command: str) -> None:
 
 
 def test_text_that_the_terminal_cannot_show_is_escaped(cache: str) -> None:
-    code = "import sys; from cachelib.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from cachelib.commands.cli import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", code, "head", cache, "--row", "2"],
         capture_output=True,

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import cachelib
-from cachelib.canonical import seal
-from cachelib.digest import digest_rows
+from cachelib.commands.verify import Problem, verify
 from cachelib.errors import ForebayError
-from cachelib.schema import Field, Schema
-from cachelib.storage import Storage
-from cachelib.verify import Problem, verify
+from cachelib.format.canonical import seal
+from cachelib.format.digest import digest_rows
+from cachelib.format.schema import Field, Schema
+from cachelib.format.storage import Storage
 from tests.cachelib.helpers import (
     TOKENIZER,
     append_commit,

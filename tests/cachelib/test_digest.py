@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachelib.digest import EMPTY, PRIME, Digest, digest_rows, fold
+from cachelib.format.digest import EMPTY, PRIME, Digest, digest_rows, fold
+from cachelib.format.schema import Field, Schema
 from cachelib.ragged import Ragged
-from cachelib.schema import Field, Schema
 from tests.cachelib.helpers import EVERY_KIND, Columns, random_columns, take
 
 SEEDS = st.integers(0, 2**32 - 1)

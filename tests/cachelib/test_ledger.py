@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import cachelib
-from cachelib.canonical import seal
-from cachelib.coverage import Taken, merge
-from cachelib.digest import Digest, fold
 from cachelib.errors import CacheNotFound, CorruptData, IncompatibleCache
-from cachelib.ledger import (
+from cachelib.format.canonical import seal
+from cachelib.format.coverage import Taken, merge
+from cachelib.format.digest import Digest, fold
+from cachelib.format.ledger import (
     CHECKPOINT_EVERY,
     FORMAT,
     Commit,
@@ -31,9 +31,9 @@ from cachelib.ledger import (
     commit_key,
     follow,
 )
-from cachelib.schema import Schema
-from cachelib.shard import Manifest
-from cachelib.storage import Storage
+from cachelib.format.schema import Schema
+from cachelib.format.shard import Manifest
+from cachelib.format.storage import Storage
 from tests.cachelib.helpers import EVERY_KIND, TOKENS, random_columns, write_cache
 
 
@@ -331,7 +331,7 @@ def test_the_commit_before_may_be_read_through_its_checkpoint(
 
 
 def test_entries_are_cut_into_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachelib.ledger.SEGMENT_ENTRIES", 10)
+    monkeypatch.setattr("cachelib.format.ledger.SEGMENT_ENTRIES", 10)
     ledger = Ledger(Storage.at(tmp_path))
     grow(ledger, CHECKPOINT_EVERY + 1)
     snapshot = ledger.snapshot()

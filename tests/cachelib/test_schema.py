@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cachelib.schema import CHUNK_BYTES, Field, Schema
+from cachelib.format.schema import CHUNK_BYTES, Field, Schema
 from tests.cachelib.helpers import EVERY_KIND, TOKENS
 
 

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cachelib import shard as shard_module
-from cachelib.digest import digest_rows
 from cachelib.errors import CorruptData
-from cachelib.ragged import Ragged
-from cachelib.scan import Scan
-from cachelib.schema import CHUNKS_PER_OBJECT, Field, Schema
-from cachelib.shard import (
+from cachelib.format import shard as shard_module
+from cachelib.format.digest import digest_rows
+from cachelib.format.schema import CHUNKS_PER_OBJECT, Field, Schema
+from cachelib.format.shard import (
     Manifest,
     ShardWriter,
     attempt_prefix,
@@ -25,7 +23,9 @@ from cachelib.shard import (
     read_manifest,
     read_rejects,
 )
-from cachelib.storage import Storage
+from cachelib.format.storage import Storage
+from cachelib.ragged import Ragged
+from cachelib.reading.scan import Scan
 from tests.cachelib.helpers import (
     EVERY_KIND,
     TOKENS,

@@ -11,13 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelib import stats as stats_module
+from cachelib.commands import stats as stats_module
+from cachelib.commands.stats import (
+    Lengths,
+    Sources,
+    group_of,
+    histogram_range,
+    statistics,
+    token_field,
+)
 from cachelib.errors import CacheNotFound, CorruptData
+from cachelib.format.schema import Field, Schema
+from cachelib.format.shard import publish
+from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
-from cachelib.schema import Field, Schema
-from cachelib.shard import publish
-from cachelib.stats import Lengths, Sources, group_of, histogram_range, statistics, token_field
-from cachelib.storage import Storage
 from tests.cachelib.helpers import (
     EVERY_KIND,
     TOKENS,
@@ -154,7 +161,7 @@ def test_an_older_version(storage: Storage) -> None:
 
 
 def test_thousands_of_sources(tmp_path: Path) -> None:
-    from cachelib.shard import ShardWriter
+    from cachelib.format.shard import ShardWriter
 
     storage = Storage.at(tmp_path)
     count = 5000

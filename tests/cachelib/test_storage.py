@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import cachelib
-from cachelib import storage as storage_module
 from cachelib.errors import CorruptData, ForebayError, StorageError
-from cachelib.storage import Storage, canonical_url, read_error
+from cachelib.format import storage as storage_module
+from cachelib.format.storage import Storage, canonical_url, read_error
 from tests.cachelib.helpers import TOKENS, assert_equal, random_columns, write_cache
 
 

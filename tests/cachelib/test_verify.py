@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 import cachelib
-from cachelib import scan as scan_module
-from cachelib.canonical import seal
+from cachelib.commands.verify import Progress, difference, verify
 from cachelib.errors import CacheNotFound, IncompatibleCache
-from cachelib.ledger import CHECKPOINT_EVERY, Commit, Entries, Ledger, commit_key, follow
+from cachelib.format.canonical import seal
+from cachelib.format.ledger import CHECKPOINT_EVERY, Commit, Entries, Ledger, commit_key, follow
+from cachelib.format.schema import Field, Schema
+from cachelib.format.shard import Cover, ShardWriter, attempt_prefix, offsets_metadata, publish
+from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
-from cachelib.scan import in_order, runs
-from cachelib.schema import Field, Schema
-from cachelib.shard import Cover, ShardWriter, attempt_prefix, offsets_metadata, publish
-from cachelib.storage import Storage
-from cachelib.verify import Progress, difference, verify
+from cachelib.reading import scan as scan_module
+from cachelib.reading.scan import in_order, runs
 from tests.cachelib.helpers import (
     EVERY_KIND,
     TOKENIZER,

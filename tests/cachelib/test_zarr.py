@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import zarr
 
+from cachelib.format.schema import Field, Schema
+from cachelib.format.shard import attempt_prefix
+from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
-from cachelib.schema import Field, Schema
-from cachelib.shard import attempt_prefix
-from cachelib.storage import Storage
 from tests.cachelib.helpers import EVERY_KIND, assert_same_bits, random_columns, write_shard
 
 

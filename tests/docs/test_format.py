@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import cachelib
-from cachelib.canonical import seal
+from cachelib.commands.verify import verify
+from cachelib.format.canonical import seal
+from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
-from cachelib.storage import Storage
-from cachelib.verify import verify
 from pipelines import tasks
 from tests.cachelib.golden import VERSION_1
 from tests.cachelib.helpers import EVERY_KIND, append_commit, random_columns, write_cache
@@ -53,8 +53,8 @@ def vector_rows(vector: dict[str, Any]) -> Iterator[reader.Row]:
 
 @pytest.mark.parametrize("vector", block("vectors"), ids=lambda vector: vector["digest"])
 def test_digests_are_as_documented(vector: dict[str, Any]) -> None:
-    from cachelib.digest import digest_rows
-    from cachelib.schema import Field, Schema
+    from cachelib.format.digest import digest_rows
+    from cachelib.format.schema import Field, Schema
 
     fields, rows = vector["fields"], list(vector_rows(vector))
     assert reader.as_text(reader.rows_digest(fields, rows)) == vector["digest"]

@@ -18,7 +18,6 @@ import pytest
 
 import cachelib
 import pipelines
-from cachelib import schema
 from cachelib.errors import (
     BuildFailed,
     CacheNotFound,
@@ -28,9 +27,10 @@ from cachelib.errors import (
     SourceChanged,
     SourceError,
 )
-from cachelib.ledger import Ledger
+from cachelib.format import schema
+from cachelib.format.ledger import Ledger
+from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
-from cachelib.storage import Storage
 from pipelines import early, launcher, plan, tasks
 from pipelines.commit import commit_wave
 from pipelines.config import build_config

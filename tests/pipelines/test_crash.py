@@ -15,9 +15,9 @@ import pytest
 
 import cachelib
 from cachelib.errors import CacheNotFound
-from cachelib.ledger import Ledger
+from cachelib.format.ledger import Ledger
+from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
-from cachelib.storage import Storage
 from pipelines.launcher import build
 from tests.pipelines.conftest import sentences, write_jsonl
 

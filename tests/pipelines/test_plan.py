@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelib import coverage
-from cachelib.coverage import Taken, union
 from cachelib.errors import CorruptData, SourceChanged
-from cachelib.schema import Field, Schema
-from cachelib.shard import Cover, Manifest
+from cachelib.format import coverage
+from cachelib.format.coverage import Taken, union
+from cachelib.format.schema import Field, Schema
+from cachelib.format.shard import Cover, Manifest
 from pipelines import plan as planning
 from pipelines.merge import in_order
 from pipelines.plan import (

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelib.digest import Digest, fold
 from cachelib.errors import SourceChanged, SourceError
+from cachelib.format.digest import Digest, fold
+from cachelib.format.shard import Manifest, manifest_key
+from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
-from cachelib.shard import Manifest, manifest_key
-from cachelib.storage import Storage
 from pipelines import launcher, tasks, worker
 from pipelines.config import build_config
 from pipelines.sources.records import Records, Reject

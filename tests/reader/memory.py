@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from cachelib.cache import Provenance
-from cachelib.canonical import digest_of
 from cachelib.errors import CacheNotFound
+from cachelib.format.canonical import digest_of
 from cachelib.ragged import Ragged, ranges
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.ledger import Commit, Entries, Ledger, Snapshot, follow
+from cachelib.format.ledger import Commit, Entries, Ledger, Snapshot, follow
+from cachelib.format.schema import Field, Schema
+from cachelib.format.shard import Manifest, ShardWriter, publish
+from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
-from cachelib.schema import Field, Schema
-from cachelib.shard import Manifest, ShardWriter, publish
-from cachelib.storage import Storage
 
 SCHEMA = Schema((Field("tokens", "uint16", ragged=True, chunk=8), Field("label", "int64", chunk=4)))
 

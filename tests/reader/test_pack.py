@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import cachelib
 from cachelib import dataset, mix, segments
-from cachelib.canonical import seal, unseal
 from cachelib.errors import CorruptData, StateMismatch
+from cachelib.format.canonical import seal, unseal
 from tests.reader.documents import DocumentCache
 from tests.reader.memory import SimulatedCache
 from tests.reader.stored import write_commit, write_frames, write_masks

@@ -10,7 +10,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from cachelib.storage import REQUESTS
+from cachelib.format.storage import REQUESTS
 from tests.reader.s3 import PEAK, serving
 from tests.reader.stored import write_commit
 

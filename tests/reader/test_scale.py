@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import cachelib
-from cachelib.ledger import CHECKPOINT_EVERY, SEGMENT_ENTRIES
-from cachelib.storage import Storage
+from cachelib.format.ledger import CHECKPOINT_EVERY, SEGMENT_ENTRIES
+from cachelib.format.storage import Storage
 from tests.reader.stored import write_commit, write_simulated
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ import sys
 from pathlib import Path
 import numpy as np
 import cachelib
-from cachelib import arrays, chunks
+from cachelib.reading import arrays, chunks
 
 chunks.KEPT_BYTES = 1 << 20  # so that they are full from the beginning
 arrays.OPEN_ARRAYS = chunks.OPEN_FILES = 128

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import cachelib
 from cachelib import dataset, segments
+from cachelib.format.schema import Field, Schema
 from cachelib.ragged import Ragged
-from cachelib.schema import Field, Schema
 from tests.reader.memory import MemoryCache
 from tests.reader.stored import write_columns, write_frames, write_masks
 

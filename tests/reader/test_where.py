@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import cachelib
 from cachelib import dataset
-from cachelib.canonical import seal, unseal
 from cachelib.errors import CorruptData, StateMismatch
+from cachelib.format.canonical import seal, unseal
+from cachelib.format.schema import Field, Schema
 from cachelib.ragged import Ragged
-from cachelib.schema import Field, Schema
 from tests.reader.functions_of_rows import numbers, thirds
 from tests.reader.memory import MemoryCache
 from tests.reader.stored import write_columns, write_commit

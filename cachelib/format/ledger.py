@@ -18,10 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.canonical import digest_of, seal, unseal
-from cachelib.coverage import merge as merge_coverage
-from cachelib.coverage import segments as coverage_segments
-from cachelib.digest import EMPTY, Digest, fold
 from cachelib.errors import (
     CacheNotFound,
     CorruptData,
@@ -29,10 +25,14 @@ from cachelib.errors import (
     IncompatibleCache,
     StorageError,
 )
+from cachelib.format.canonical import digest_of, seal, unseal
+from cachelib.format.coverage import merge as merge_coverage
+from cachelib.format.coverage import segments as coverage_segments
+from cachelib.format.digest import EMPTY, Digest, fold
+from cachelib.format.schema import Schema
+from cachelib.format.shard import Manifest, has_offsets
+from cachelib.format.storage import Storage
 from cachelib.ragged import offsets_of
-from cachelib.schema import Schema
-from cachelib.shard import Manifest, has_offsets
-from cachelib.storage import Storage
 
 FORMAT = 1
 """Version of the on-disk format that this code writes."""

@@ -13,11 +13,11 @@ import numpy as np
 
 from cachelib.cache import Cache
 from cachelib.errors import CorruptData
-from cachelib.ledger import Commit, Ledger, add_counts
-from cachelib.scan import Scan, in_order
-from cachelib.schema import SOURCE, Field, Schema
-from cachelib.shard import has_offsets, read_details, read_manifest, read_rejects
-from cachelib.storage import Storage
+from cachelib.format.ledger import Commit, Ledger, add_counts
+from cachelib.format.schema import SOURCE, Field, Schema
+from cachelib.format.shard import has_offsets, read_details, read_manifest, read_rejects
+from cachelib.format.storage import Storage
+from cachelib.reading.scan import Scan, in_order
 
 ROWS_AT_ONCE = 1 << 20
 """Rows whose lengths are held at once."""

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cachelib.errors import CorruptData
-from cachelib.ledger import Entries
-from cachelib.ragged import Ragged
-from cachelib.schema import Field, Schema
-from cachelib.shard import (
+from cachelib.format.ledger import Entries
+from cachelib.format.schema import Field, Schema
+from cachelib.format.shard import (
     attempt_prefix,
     data_key,
     data_metadata,
@@ -22,7 +21,8 @@ from cachelib.shard import (
     offsets_key,
     offsets_metadata,
 )
-from cachelib.storage import Storage, read_error
+from cachelib.format.storage import Storage, read_error
+from cachelib.ragged import Ragged
 
 ROWS_AT_ONCE = 1 << 16
 """Rows in a block, at most."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachelib.errors import CorruptData
-from cachelib.shard import Cover
+from cachelib.format.shard import Cover
 
 Range = tuple[int, int]
 

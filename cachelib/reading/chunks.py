@@ -23,8 +23,8 @@ import numpy as np
 import zstandard
 
 from cachelib.errors import CorruptData, StorageError
+from cachelib.format.schema import CHUNKS_PER_OBJECT
 from cachelib.latest import Latest
-from cachelib.schema import CHUNKS_PER_OBJECT
 
 AVAILABLE = (
     sys.byteorder == "little"

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.canonical import canonical
 from cachelib.errors import CorruptData, StateMismatch
+from cachelib.format.canonical import canonical
+from cachelib.format.storage import Storage
 from cachelib.order.bitmap import Bitmap
 from cachelib.order.fingerprint import differences, fingerprint
 from cachelib.order.packing import Accounts, Plan, Rule, Tally
-from cachelib.storage import Storage
 
 FORMAT = 1
 
@@ -37,7 +37,7 @@ def kept(
     Of several processes that find nothing each makes the plan, and the first one's stays.
 
     Args:
-        location: the path or URL of a JSON object of its own, as `cachelib.canonical.seal` makes.
+        location: the path or URL of a JSON object of its own, as `canonical.seal` makes it.
         order: what the plan depends on, as nodes describe it.
         rule, seed: of the plan.
         make: makes the plan.

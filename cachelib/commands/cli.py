@@ -19,23 +19,23 @@ from typing import Any
 import numpy as np
 
 from cachelib.cache import Cache
-from cachelib.dataset import Dataset
-from cachelib.errors import ForebayError, StateMismatch
-from cachelib.ledger import Commit, Ledger
-from cachelib.loader import Loader
-from cachelib.ragged import Ragged
-from cachelib.rebuild import rebuild
-from cachelib.schema import Field
-from cachelib.shard import has_offsets
-from cachelib.stats import (
+from cachelib.commands.stats import (
     QUANTILES,
     Sources,
     Statistics,
     histogram_range,
     statistics,
 )
-from cachelib.storage import Storage
-from cachelib.verify import Progress, difference, verify
+from cachelib.commands.verify import Progress, difference, verify
+from cachelib.dataset import Dataset
+from cachelib.errors import ForebayError, StateMismatch
+from cachelib.format.ledger import Commit, Ledger
+from cachelib.format.schema import Field
+from cachelib.format.shard import has_offsets
+from cachelib.format.storage import Storage
+from cachelib.loader import Loader
+from cachelib.ragged import Ragged
+from cachelib.rebuild import rebuild
 from cachelib.words import counted
 
 TEXT_SHOWN = 600

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cachelib.format.schema import Field, Schema
 from cachelib.ragged import Ragged
-from cachelib.schema import Field, Schema
 
 PRIME = (1 << 61) - 1
 _P = np.uint64(PRIME)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cachelib.canonical import canonical, seal
-from cachelib.digest import Digest, digest_rows, fold
 from cachelib.errors import CorruptData, StorageError
+from cachelib.format.canonical import canonical, seal
+from cachelib.format.digest import Digest, digest_rows, fold
+from cachelib.format.schema import CHUNKS_PER_OBJECT, POSITION, SOURCE, Field, Schema
+from cachelib.format.storage import Storage, check_fork
 from cachelib.ragged import Ragged
-from cachelib.schema import CHUNKS_PER_OBJECT, POSITION, SOURCE, Field, Schema
-from cachelib.storage import Storage, check_fork
 
 if TYPE_CHECKING:
     import tensorstore as ts

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from cachelib.canonical import digest_of
+from cachelib.format.canonical import digest_of
 
 
 def identity(function: Callable[..., Any], version: str | None) -> dict[str, str]:

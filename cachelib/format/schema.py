@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.canonical import digest_of
+from cachelib.format.canonical import digest_of
 
 CHUNK_BYTES = 16 << 10
 """Uncompressed bytes of an inner chunk unless a field says otherwise: the read granularity."""

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cachelib.canonical import seal, unseal
 from cachelib.errors import CorruptData, ForebayError, StorageError
+from cachelib.format.canonical import seal, unseal
 
 if TYPE_CHECKING:
     import tensorstore as ts

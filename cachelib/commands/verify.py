@@ -14,16 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from cachelib import coverage
 from cachelib.cache import Cache
-from cachelib.canonical import digest, digest_of, unseal
-from cachelib.digest import EMPTY, Digest, digest_rows, fold
 from cachelib.errors import CorruptData, ForebayError
-from cachelib.ledger import Commit, Entries, Ledger, add_counts, commit_key, no_cache, no_version
-from cachelib.ragged import Ragged
-from cachelib.scan import Scan, arrays_of, in_order
-from cachelib.schema import Schema
-from cachelib.shard import (
+from cachelib.format import coverage
+from cachelib.format.canonical import digest, digest_of, unseal
+from cachelib.format.digest import EMPTY, Digest, digest_rows, fold
+from cachelib.format.ledger import (
+    Commit,
+    Entries,
+    Ledger,
+    add_counts,
+    commit_key,
+    no_cache,
+    no_version,
+)
+from cachelib.format.schema import Schema
+from cachelib.format.shard import (
     REJECTS_KEPT_BYTES,
     Cover,
     Manifest,
@@ -33,7 +39,9 @@ from cachelib.shard import (
     read_manifest,
     read_rejects,
 )
-from cachelib.storage import Storage
+from cachelib.format.storage import Storage
+from cachelib.ragged import Ragged
+from cachelib.reading.scan import Scan, arrays_of, in_order
 from cachelib.words import counted
 
 COMMITS_AT_ONCE = 64

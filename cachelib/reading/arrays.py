@@ -6,13 +6,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cachelib import chunks
-from cachelib.latest import Latest
-from cachelib.ledger import Snapshot
-from cachelib.order.cuts import Cuts, coalesce, cut, cut_in_order, join
-from cachelib.ragged import LONG, gather, offsets_of
-from cachelib.schema import Field
-from cachelib.shard import (
+from cachelib.format.ledger import Snapshot
+from cachelib.format.schema import Field
+from cachelib.format.shard import (
     OFFSETS_CHUNK,
     attempt_prefix,
     data_key,
@@ -20,7 +16,11 @@ from cachelib.shard import (
     offsets_key,
     offsets_metadata,
 )
-from cachelib.storage import Storage, check_fork, read_error
+from cachelib.format.storage import Storage, check_fork, read_error
+from cachelib.latest import Latest
+from cachelib.order.cuts import Cuts, coalesce, cut, cut_in_order, join
+from cachelib.ragged import LONG, gather, offsets_of
+from cachelib.reading import chunks
 
 OPEN_ARRAYS = 1024
 """Array handles that one cache keeps open."""

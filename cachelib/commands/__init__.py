@@ -1,0 +1,1 @@
+"""Commands: what `forebay` tells of caches, and what stands behind it."""

@@ -1,0 +1,1 @@
+"""The format: what is stored, as objects, arrays and commits."""
