@@ -12,6 +12,7 @@ import functools
 import math
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,7 +42,10 @@ KEPT_BYTES = 64 << 20
 """Decoded chunks that one process keeps, in bytes."""
 
 THREADS = min(4, os.cpu_count() or 1)
-"""Threads that decode the chunks of one read."""
+"""Threads that decode the chunks of one read, and reads under way at once.
+
+A read hands the interpreter over at each call of the system: more of them would mostly wait for it.
+"""
 
 CHUNKS_A_THREAD = 16
 """Chunks for which a further thread is worth asking."""
@@ -193,6 +197,11 @@ def read(parts: Sequence[Part], describe: Callable[[int], str], *, keep: bool) -
         CorruptData: a file or a chunk is missing or damaged.
         StorageError: a file could not be read.
     """
+    with _turns():
+        return _read(parts, describe, keep)
+
+
+def _read(parts: Sequence[Part], describe: Callable[[int], str], keep: bool) -> bytearray:
     number = 0
     pieces: list[_Piece] = []
     frames: dict[_Key, bytes] = {}
@@ -311,6 +320,12 @@ def _files() -> Latest[str, _File]:
 def _kept() -> Latest[_Key, bytes]:
     """The chunks used last by all readers of this process."""
     return Latest(KEPT_BYTES, len)
+
+
+@functools.cache
+def _turns() -> threading.BoundedSemaphore:
+    """One for each read that may be under way."""
+    return threading.BoundedSemaphore(THREADS)
 
 
 @functools.cache
