@@ -47,6 +47,12 @@ class Latest(Generic[Key, Value]):
                     found[key] = self._values[key]
         return found
 
+    def clear(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            self._values.clear()
+            self._held = 0
+
     @property
     def room(self) -> int:
         """What can still be held without letting go of anything, in sizes."""

@@ -84,7 +84,8 @@ def _context(kind: str) -> ts.Context:
 
 
 def canonical_url(location: str | os.PathLike[str]) -> str:
-    """The location as a URL that ends in "/": local paths become absolute ``file://`` URLs.
+    """The location as a URL that ends in "/": local paths become absolute ``file://`` URLs, also
+    where they were given as relative ones.
 
     Raises:
         ValueError: it is empty or not UTF-8, or its scheme is none of file, gs, s3, memory.
@@ -93,8 +94,9 @@ def canonical_url(location: str | os.PathLike[str]) -> str:
     if not text:
         raise ValueError("expected the path or URL of a cache, got ''")
     scheme, separator, rest = text.partition("://")
-    if not separator:
-        path = str(Path(_checked(text)).expanduser().resolve())
+    if not separator or scheme == "file":
+        local = Path(_checked(rest or "/")) if separator else Path(_checked(text)).expanduser()
+        path = str(local.resolve())
         return f"file://{_checked(path).rstrip('/')}/"
     if scheme not in ("file", "gs", "s3", "memory"):
         raise ValueError(f"caches live on file://, gs:// or s3://, not on {text!r}")

@@ -77,6 +77,9 @@ class Arrays:
             runs = coalesce(starts, lengths)
             if lengths.sum() >= LONG * len(runs[0]):
                 return self._local(field, kind, cut_in_order(*runs, bases))
+        if not lengths.any():
+            dtype, shape = _stored_as(field, kind)
+            return np.empty((0, *shape), dtype)
         spans = join(starts, lengths, field.chunk if kind == "data" else OFFSETS_CHUNK)
         cuts = cut(*spans, bases)
         # What stores nothing was joined over: nothing of it was asked for.

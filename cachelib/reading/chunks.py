@@ -35,8 +35,11 @@ AVAILABLE = (
 )
 """Whether this machine can use chunks as they are stored, and has compiled code for it."""
 
-OPEN_FILES = 256
-"""Files that one process keeps open for reading."""
+OPEN_FILES = 128
+"""Files that one process keeps open for reading; systems let it have 256 or 1,024 in all."""
+
+INDICES = 4096
+"""Files of which one process keeps the index, 16 KiB each."""
 
 KEPT_BYTES = 64 << 20
 """Decoded chunks that one process keeps, in bytes."""
@@ -79,11 +82,10 @@ class LocalArray:
         """Bytes of a decoded chunk; the last one of an array is as long as all."""
         return self.chunk * self.value_bytes
 
-    def file(self, number: int) -> _File:
-        """The file of an outer chunk."""
+    def index(self, number: int) -> _Index:
+        """The index of the file of an outer chunk."""
         path = f"{self.folder}/c/{number}{'/0' * (self.dimensions - 1)}"
-        chunks = min(CHUNKS_PER_OBJECT, -(-self.length // self.chunk))
-        return _files().get(path, lambda: _File(path, chunks))
+        return _index(path, min(CHUNKS_PER_OBJECT, -(-self.length // self.chunk)))
 
 
 def local_array(folder: str, metadata: Mapping[str, Any]) -> LocalArray:
@@ -107,35 +109,60 @@ class _Piece(NamedTuple):
 
     Attributes:
         part: number of the part.
+        table: the index of the file.
         before, beyond: bytes of the first and of the last chunk that lie outside the part.
     """
 
     part: int
-    file: _File
+    table: _Index
     low: int
     high: int
     before: int
     beyond: int
 
     def keys(self) -> list[_Key]:
-        path = self.file.path
+        path = self.table.path
         return [(path, chunk) for chunk in range(self.low, self.high)]
 
 
-class _File:
-    """An open file and its index: offset and size of each inner chunk, in turn."""
+class _Index(NamedTuple):
+    """Where the inner chunks of a file lie: offset and size of each, in turn."""
 
-    __slots__ = ("_descriptor", "index", "path")
+    path: str
+    places: memoryview
 
-    def __init__(self, path: str, chunks: int) -> None:
-        self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY)
+    def bounds(self, low: int, high: int) -> list[tuple[int, int]]:
+        """Offset and size of inner chunks [low, high), their crc32c included."""
+        found = self.places[2 * low : 2 * high].tolist()
+        starts, sizes = found[0::2], found[1::2]
+        if _ABSENT in starts:
+            raise CorruptData(f"chunk {low + starts.index(_ABSENT)} of {self.path} is missing")
+        return list(zip(starts, sizes, strict=True))
+
+
+def _index(path: str, chunks: int) -> _Index:
+    """The index of a file of so many inner chunks."""
+
+    def read() -> _Index:
+        file = _file(path)
         length = 16 * chunks + _CHECK
-        size = os.fstat(self._descriptor).st_size
-        if size < length:
-            raise CorruptData(f"{path} has {size} bytes, fewer than the {length} of its index")
-        index = _checked(self.read(size - length, length), f"the index of {path}")
-        self.index = memoryview(index).cast("Q")
+        if file.size < length:
+            raise CorruptData(f"{path} has {file.size} bytes, fewer than the {length} of its index")
+        data = _checked(file.read(file.size - length, length), f"the index of {path}")
+        return _Index(path, memoryview(data).cast("Q"))
+
+    return _indices().get(path, read)
+
+
+class _File:
+    """An open file."""
+
+    __slots__ = ("_descriptor", "_path", "size")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
+        self.size = os.fstat(self._descriptor).st_size
 
     def __del__(self) -> None:
         # Not before: another thread may still read from a file that is no longer kept.
@@ -147,17 +174,9 @@ class _File:
         while len(data) < size:  # one call gives at most 2 GiB
             more = os.pread(self._descriptor, size - len(data), offset + len(data))
             if not more:
-                raise CorruptData(f"{self.path} ends inside a chunk")
+                raise CorruptData(f"{self._path} ends inside a chunk")
             data += more
         return data
-
-    def bounds(self, low: int, high: int) -> list[tuple[int, int]]:
-        """Offset and size of inner chunks [low, high), their crc32c included."""
-        index = self.index[2 * low : 2 * high].tolist()
-        starts, sizes = index[0::2], index[1::2]
-        if _ABSENT in starts:
-            raise CorruptData(f"chunk {low + starts.index(_ABSENT)} of {self.path} is missing")
-        return list(zip(starts, sizes, strict=True))
 
     def announce(self, bounds: list[tuple[int, int]]) -> None:
         """Let the system begin to fetch chunks, so that those of a read do not wait in turn."""
@@ -174,9 +193,13 @@ class _File:
         else:
             found = [self.read(start, size) for start, size in bounds]
         return [
-            _checked(frame, f"chunk {number} of {self.path}")
+            _checked(frame, f"chunk {number} of {self._path}")
             for number, frame in enumerate(found, low)
         ]
+
+
+def _file(path: str) -> _File:
+    return _files().get(path, lambda: _File(path))
 
 
 def _span(bounds: list[tuple[int, int]]) -> tuple[int, int]:
@@ -198,7 +221,13 @@ def read(parts: Sequence[Part], describe: Callable[[int], str], *, keep: bool) -
         StorageError: a file could not be read.
     """
     with _turns():
-        return _read(parts, describe, keep)
+        try:
+            return _read(parts, describe, keep)
+        except CorruptData:
+            # Whoever mends a file puts another one in its place.
+            _files().clear()
+            _indices().clear()
+            raise
 
 
 def _read(parts: Sequence[Part], describe: Callable[[int], str], keep: bool) -> bytearray:
@@ -206,7 +235,7 @@ def _read(parts: Sequence[Part], describe: Callable[[int], str], keep: bool) -> 
     pieces: list[_Piece] = []
     frames: dict[_Key, bytes] = {}
     owners: dict[_Key, int] = {}  # the part that each frame is read for
-    reads: list[tuple[_File, int, list[tuple[int, int]]]] = []
+    reads: list[tuple[str, int, list[tuple[int, int]]]] = []
     try:
         for number, part in enumerate(parts):
             pieces += _pieces(number, part)
@@ -217,14 +246,16 @@ def _read(parts: Sequence[Part], describe: Callable[[int], str], keep: bool) -> 
             if lacking:
                 number = piece.part
                 low, high = lacking[0][1], lacking[-1][1] + 1
-                reads.append((piece.file, low, piece.file.bounds(low, high)))
-                owners |= {(piece.file.path, chunk): number for chunk in range(low, high)}
-        for file, _, bounds in reads if len(reads) > 1 else ():
-            file.announce(bounds)
-        for file, low, bounds in reads:
-            number = owners[file.path, low]
-            for chunk, frame in enumerate(file.frames(low, bounds), low):
-                frames[file.path, chunk] = frame
+                path = piece.table.path
+                reads.append((path, low, piece.table.bounds(low, high)))
+                owners |= {(path, chunk): number for chunk in range(low, high)}
+        for path, low, bounds in reads if len(reads) > 1 else ():
+            number = owners[path, low]
+            _file(path).announce(bounds)
+        for path, low, bounds in reads:
+            number = owners[path, low]
+            for chunk, frame in enumerate(_file(path).frames(low, bounds), low):
+                frames[path, chunk] = frame
     except FileNotFoundError as error:
         raise CorruptData(f"{describe(number)}: {error.filename} is missing") from error
     except CorruptData as error:
@@ -263,7 +294,7 @@ def _pieces(number: int, part: Part) -> Iterator[_Piece]:
         base = outer * CHUNKS_PER_OBJECT
         yield _Piece(
             number,
-            array.file(outer),
+            array.index(outer),
             max(first - base, 0),
             min(last + 1 - base, CHUNKS_PER_OBJECT),
             before if outer == first_file else 0,
@@ -280,7 +311,10 @@ def _decoded(frames: list[bytes], size: int) -> list[Any]:
     count = max(1, min(THREADS, len(frames) // CHUNKS_A_THREAD))
     bounds = [len(frames) * i // count for i in range(count + 1)]
     shares = [frames[low:high] for low, high in pairwise(bounds)]
-    others = [_threads().submit(_decoded_here, share, size) for share in shares[1:]]
+    try:
+        others = [_threads().submit(_decoded_here, share, size) for share in shares[1:]]
+    except RuntimeError:  # Python is ending and starts nothing more
+        return list(_decoded_here(frames, size))
     mine = _decoded_here(shares[0], size)
     return [*mine, *chain.from_iterable(other.result() for other in others)]
 
@@ -314,6 +348,12 @@ def _checked(data: bytes, what: str) -> bytes:
 def _files() -> Latest[str, _File]:
     """The files used last by all readers of this process."""
     return Latest(OPEN_FILES)
+
+
+@functools.cache
+def _indices() -> Latest[str, _Index]:
+    """The indices used last by all readers of this process."""
+    return Latest(INDICES)
 
 
 @functools.cache

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,9 @@ from cachelib.format.shard import array_metadata
 from cachelib.format.storage import Storage
 from cachelib.reading import chunks
 from cachelib.reading.chunks import LocalArray, Part, local_array
+from tests.cachelib.helpers import TOKENS, random_columns, write_cache
+
+ROOT = Path(__file__).parents[2]
 
 CHUNK = 3
 LENGTH = 2 * CHUNK * CHUNKS_PER_OBJECT + 100
@@ -57,6 +64,11 @@ def array(tmp_path: Path) -> LocalArray:
     return stored(tmp_path, np.arange(20, dtype=np.uint32), CHUNK)
 
 
+def forget() -> None:
+    for kept in (chunks._files, chunks._indices, chunks._kept):
+        kept.cache_clear()
+
+
 def values_of(array: LocalArray, *bounds: tuple[int, int], keep: bool = False) -> np.ndarray:
     parts = [Part(array, low, high) for low, high in bounds]
     return np.frombuffer(chunks.read(parts, "part {}".format, keep=keep), np.uint32)
@@ -87,9 +99,9 @@ def test_threads_share_files_of_which_few_stay_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunks, "OPEN_FILES", 2)
+    monkeypatch.setattr(chunks, "INDICES", 3)
     monkeypatch.setattr(chunks, "KEPT_BYTES", 40)
-    for kept in (chunks._files, chunks._kept):
-        kept.cache_clear()
+    forget()
     made = [
         stored(tmp_path / str(i), np.arange(20 * i, 20 * i + 20, dtype=np.uint32), CHUNK)
         for i in range(6)
@@ -103,8 +115,56 @@ def test_threads_share_files_of_which_few_stay_open(
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(read, range(8)))
     assert len(os.listdir("/dev/fd")) <= before + 2
-    for kept in (chunks._files, chunks._kept):
-        kept.cache_clear()
+    forget()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no limit of open files to set")
+def test_a_read_of_many_files_holds_few_open(tmp_path: Path) -> None:
+    array = stored(tmp_path / "0", np.arange(20, dtype=np.uint32), CHUNK)
+    for number in range(1, 300):
+        (tmp_path / str(number)).symlink_to(tmp_path / "0")
+    arrays = [replace(array, folder=str(tmp_path / str(i) / "data")) for i in range(300)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 140, hard))
+    try:
+        data = chunks.read([Part(one, 3, 5) for one in arrays], str, keep=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert np.frombuffer(data, np.uint32).tolist() == [3, 4] * 300
+
+
+def test_a_file_that_was_mended_is_read_anew(array: LocalArray) -> None:
+    good = file_of(array).read_bytes()
+    flipped(1)(array)
+    with pytest.raises(CorruptData):
+        values_of(array, (0, 3))
+    mended = file_of(array).with_name("mended")
+    mended.write_bytes(good)
+    mended.rename(file_of(array))
+    assert values_of(array, (0, 3)).tolist() == [0, 1, 2]
+
+
+LATE = """
+import sys, threading, time
+import cachelib
+
+rows = cachelib.open(sys.argv[1])
+
+def late():
+    threading.main_thread().join()
+    time.sleep(0.2)
+    print(rows.take(range(len(rows)))["tokens"].values.sum())
+
+threading.Thread(target=late).start()
+"""
+
+
+def test_threads_may_read_when_the_main_thread_has_ended(tmp_path: Path) -> None:
+    columns = random_columns(TOKENS, [1000], 0)
+    write_cache(tmp_path, TOKENS, columns, [[1]])
+    run = [sys.executable, "-c", LATE, str(tmp_path)]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(columns["tokens"].values.sum())  # type: ignore[union-attr]
 
 
 def test_chunks_are_kept_where_there_is_room_or_they_are_wanted_again(
