@@ -73,14 +73,16 @@ class Arrays:
         """
         check_fork()  # arrays may be open already
         bases = self.bases(field, kind)
-        if self._folder is not None:
-            runs = coalesce(starts, lengths)
-            if lengths.sum() >= LONG * len(runs[0]):
-                return self._local(field, kind, cut_in_order(*runs, bases))
         if not lengths.any():
             dtype, shape = _stored_as(field, kind)
             return np.empty((0, *shape), dtype)
         spans = join(starts, lengths, field.chunk if kind == "data" else OFFSETS_CHUNK)
+        if self._folder is not None:
+            runs = coalesce(starts, lengths)
+            long = lengths.sum() >= LONG * len(runs[0])
+            # What is asked for several times is cheaper read once.
+            if long and lengths.sum() <= 2 * (spans[1] - spans[0]).sum():
+                return self._local(field, kind, cut_in_order(*runs, bases))
         cuts = cut(*spans, bases)
         # What stores nothing was joined over: nothing of it was asked for.
         cuts = cuts.where(self._snapshot.entries.rows[cuts.shards] > 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import subprocess
 import sys
@@ -403,3 +404,12 @@ def test_what_is_no_list_of_fields_or_no_version_is_refused(tmp_path: Path) -> N
 def test_what_is_no_path_is_refused(path: Any) -> None:
     with pytest.raises(TypeError, match=f"path must be the path or URL of a cache, got {path!r}"):
         cachelib.open(path)
+
+
+def test_reads_of_no_values_from_an_object_store() -> None:
+    url = f"memory://none-{os.getpid()}/"
+    write_cache(url, TOKENS, random_columns(TOKENS, [0, 3, 0], 0), [[2], [1]])
+    cache = cachelib.open(url)
+    assert len(cache.take([])["label"]) == 0
+    assert cache.take([0, 2])["tokens"].lengths.tolist() == [0, 0]  # type: ignore[union-attr]
+    assert cache.read_elements("tokens", np.zeros(0, np.int64), 3).shape == (0, 3)
