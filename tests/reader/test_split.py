@@ -273,7 +273,8 @@ def test_a_relative_url_names_the_same_cache(tmp_path, monkeypatch):
     write_commit("cache", [[3, 4]])
     write_commit("cache", [[5]])
     old, new = cachelib.open("file://cache", 0), cachelib.open("cache")
-    with pytest.raises(ValueError, match="share rows of file://cache/ and file:///"):
+    assert old.url == new.url == f"{(tmp_path / 'cache').as_uri()}/"
+    with pytest.raises(ValueError, match="share rows"):
         new.dataset().check_apart(old)
 
 
