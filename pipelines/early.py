@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 from cachelib.errors import StorageError
 from cachelib.format.shard import read_manifest
 from cachelib.format.storage import Storage
+from pipelines.overlap import meanwhile
 from pipelines.plan import shard_id
 from pipelines.tasks import Job, commit, load_plan, merge
 
@@ -18,16 +18,14 @@ POLL_SECONDS = 0.5
 """How often the next part is looked for."""
 
 
-@contextmanager
-def committing(job: Job) -> Iterator[None]:
+def committing(job: Job) -> AbstractContextManager[None]:
     """Commit a job's waves but the last, each when it is written, until the block ends.
 
     The job's pipeline commits all of them once more, which changes nothing, and the last one. So
     it is left to the pipeline, too, whatever the store refuses here.
     """
-    ended = threading.Event()
 
-    def commit_early() -> None:
+    def commit_early(ended: threading.Event) -> None:
         for wave in job.waves[:-1]:
             one = replace(job, waves=range(wave, wave + 1))
             try:
@@ -37,13 +35,7 @@ def committing(job: Job) -> Iterator[None]:
             except StorageError:
                 return
 
-    thread = threading.Thread(target=commit_early, name="forebay-early-commits", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return meanwhile("forebay-early-commits", commit_early)
 
 
 def _written(job: Job, ended: threading.Event) -> list[dict[str, Any]] | None:

@@ -1,4 +1,4 @@
-"""Overlap: threads that read ahead of the work at hand, and write behind it."""
+"""Overlap: threads that read ahead of the work at hand, write behind it, or work meanwhile."""
 
 from __future__ import annotations
 
@@ -7,10 +7,24 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TypeVar
 
 Item = TypeVar("Item")
+
+
+@contextmanager
+def meanwhile(name: str, work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Work in a thread of that name until the block has ended, of which the event tells it."""
+    ended = threading.Event()
+    thread = threading.Thread(target=work, args=(ended,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def read_ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:

@@ -14,6 +14,7 @@ from cachelib.format.canonical import seal
 from cachelib.format.shard import Manifest, read_manifest
 from cachelib.format.storage import Storage
 from cachelib.words import counted, size
+from pipelines.overlap import meanwhile
 from pipelines.plan import Plan, shard_id
 
 POLL_SECONDS = 0.5
@@ -110,20 +111,16 @@ class Watcher:
     @contextmanager
     def waves(self, waves: range) -> Iterator[None]:
         """Watch waves in the background until the block ends."""
-        done = threading.Event()
         open_splits = list(self._plan.splits_of(waves))
 
-        def watch() -> None:
-            while not done.wait(POLL_SECONDS):
+        def watch(ended: threading.Event) -> None:
+            while not ended.wait(POLL_SECONDS):
                 self._look(waves, open_splits)
 
-        thread = threading.Thread(target=watch, name="forebay-progress", daemon=True)
-        thread.start()
         try:
-            yield
+            with meanwhile("forebay-progress", watch):
+                yield
         finally:
-            done.set()
-            thread.join()
             self._look(waves, open_splits, everything=True)
 
     def _look(self, waves: range, open_splits: list[int], everything: bool = False) -> None:
