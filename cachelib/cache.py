@@ -94,7 +94,7 @@ class Cache:
             KeyError: there is no such field.
             ValueError: the field is not ragged.
         """
-        return int(self._element_bases(self._ragged(field))[-1])
+        return int(self._arrays.bases(self._ragged(field), "data")[-1])
 
     def nbytes(self, fields: Sequence[str] | None = None) -> int:
         """Bytes of all values of fields once they are decoded; None for all fields."""
@@ -223,7 +223,7 @@ class Cache:
         """
         f = self.schema[self._ragged(field).like or field]
         flat = as_positions("positions", positions).reshape(-1)
-        bases = self._element_bases(f)
+        bases = self._arrays.bases(f, "data")
         if len(flat) and (flat.min() < 0 or flat.max() >= bases[-1]):
             raise IndexError(
                 f"positions from {flat.min()} to {flat.max()} are not inside the "
@@ -355,9 +355,6 @@ class Cache:
                 f"field {name!r} is not ragged: its rows have no lengths; ragged are {there}"
             )
         return field
-
-    def _element_bases(self, field: Field) -> np.ndarray:
-        return self.snapshot.element_bases[field.like or field.name]
 
     def _row_spans(self, field: Field, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where the values of rows begin over all shards, and how many there are."""

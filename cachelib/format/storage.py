@@ -98,7 +98,7 @@ def canonical_url(location: str | os.PathLike[str]) -> str:
         local = Path(_checked(rest or "/")) if separator else Path(_checked(text)).expanduser()
         path = str(local.resolve())
         return f"file://{_checked(path).rstrip('/')}/"
-    if scheme not in ("file", "gs", "s3", "memory"):
+    if scheme not in ("gs", "s3", "memory"):
         raise ValueError(f"caches live on file://, gs:// or s3://, not on {text!r}")
     if scheme in ("gs", "s3") and not rest.strip("/"):
         raise ValueError(f"{text!r} names no bucket")

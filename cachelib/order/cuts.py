@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,10 @@ class Cuts:
     @property
     def sizes(self) -> np.ndarray:
         return self.stops - self.starts
+
+    def bounds(self) -> Iterator[tuple[int, int, int]]:
+        """Shard, start and stop of each."""
+        return zip(self.shards.tolist(), self.starts.tolist(), self.stops.tolist(), strict=True)
 
     def where(self, chosen: np.ndarray) -> Cuts:
         """Those that a mask chooses."""
@@ -53,12 +58,13 @@ def coalesce(starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.nd
     return starts[opens], stops[closes]
 
 
-def cut_in_order(starts: np.ndarray, stops: np.ndarray, bases: np.ndarray) -> Cuts:
-    """Cut ranges, none empty, at the borders of shards that begin at `bases`, in the order given.
+def cut(starts: np.ndarray, stops: np.ndarray, bases: np.ndarray) -> Cuts:
+    """Cut ranges at the borders of shards that begin at `bases`, in the order given.
 
     Args:
         bases: int64 of shape (shards + 1,), from 0; empty shards get no cut.
     """
+    starts, stops = starts[stops > starts], stops[stops > starts]
     low = np.searchsorted(bases, starts, side="right") - 1
     high = np.searchsorted(bases, stops, side="left") - 1  # the shard of the last position
     counts = high - low + 1
@@ -68,22 +74,3 @@ def cut_in_order(starts: np.ndarray, stops: np.ndarray, bases: np.ndarray) -> Cu
     filled = last > first
     shards, first, last = shards[filled], first[filled], last[filled]
     return Cuts(shards, first - bases[shards], last - bases[shards])
-
-
-def cut(starts: np.ndarray, stops: np.ndarray, bases: np.ndarray) -> Cuts:
-    """Cut disjoint, sorted ranges at the borders of shards that begin at `bases`.
-
-    Args:
-        bases: int64 of shape (shards + 1,), from 0; empty shards get no cut.
-    """
-    starts, stops = starts[stops > starts], stops[stops > starts]
-    borders = np.unique(bases[1:-1])
-    which = np.searchsorted(starts, borders, side="right") - 1
-    if len(starts):
-        borders = borders[(which >= 0) & (borders > starts[which]) & (borders < stops[which])]
-    else:
-        borders = borders[:0]
-    low = np.sort(np.concatenate([starts, borders]))
-    high = np.sort(np.concatenate([stops, borders]))
-    shards = np.searchsorted(bases, low, side="right") - 1
-    return Cuts(shards, low - bases[shards], high - bases[shards])

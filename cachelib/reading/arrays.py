@@ -18,7 +18,7 @@ from cachelib.format.shard import (
 )
 from cachelib.format.storage import Storage, check_fork, read_error
 from cachelib.latest import Latest
-from cachelib.order.cuts import Cuts, coalesce, cut, cut_in_order, join
+from cachelib.order.cuts import Cuts, coalesce, cut, join
 from cachelib.ragged import LONG, gather, offsets_of
 from cachelib.reading import chunks
 
@@ -82,7 +82,7 @@ class Arrays:
             long = lengths.sum() >= LONG * len(runs[0])
             # What is asked for several times is cheaper read once.
             if long and lengths.sum() <= 2 * (spans[1] - spans[0]).sum():
-                return self._local(field, kind, cut_in_order(*runs, bases))
+                return self._local(field, kind, cut(*runs, bases))
         cuts = cut(*spans, bases)
         # What stores nothing was joined over: nothing of it was asked for.
         cuts = cuts.where(self._snapshot.entries.rows[cuts.shards] > 0)
@@ -96,11 +96,10 @@ class Arrays:
 
     def _local(self, field: Field, kind: Kind, cuts: Cuts) -> np.ndarray:
         dtype, shape = _stored_as(field, kind)
-        bounds = zip(cuts.shards.tolist(), cuts.starts.tolist(), cuts.stops.tolist(), strict=True)
         data = chunks.read(
             [
                 chunks.Part(self._array(shard, field, kind), low, high)
-                for shard, low, high in bounds
+                for shard, low, high in cuts.bounds()
             ],
             lambda i: self._describe(field, kind, cuts, i),
             keep=kind == "offsets",
@@ -113,11 +112,10 @@ class Arrays:
         dtype, shape = _stored_as(field, kind)
         at = offsets_of(cuts.sizes)
         buffer = np.empty((int(at[-1]), *shape), dtype)
-        bounds = zip(cuts.shards.tolist(), cuts.starts.tolist(), cuts.stops.tolist(), strict=True)
         with ts.Batch() as batch:
             reads = [
                 self._array(shard, field, kind)[low:high].read(batch=batch)
-                for shard, low, high in bounds
+                for shard, low, high in cuts.bounds()
             ]
         for i, future in enumerate(reads):
             try:

@@ -240,9 +240,9 @@ def _read(parts: Sequence[Part], describe: Callable[[int], str], keep: bool) -> 
         for number, part in enumerate(parts):
             pieces += _pieces(number, part)
         keys = [piece.keys() for piece in pieces]
-        chunks: dict[_Key, Any] = dict(_kept().find(chain.from_iterable(keys)))
+        held = _kept().find(chain.from_iterable(keys))
         for piece, wanted in zip(pieces, keys, strict=True):
-            lacking = [key for key in wanted if key not in chunks and key not in owners]
+            lacking = [key for key in wanted if key not in held and key not in owners]
             if lacking:
                 number = piece.part
                 low, high = lacking[0][1], lacking[-1][1] + 1
@@ -262,6 +262,7 @@ def _read(parts: Sequence[Part], describe: Callable[[int], str], keep: bool) -> 
         raise CorruptData(f"{describe(number)}: {error}") from error
     except OSError as error:
         raise StorageError(f"{describe(number)}: {error}") from error
+    fresh: dict[_Key, Any] = {}
     if frames:
         size = parts[0].array.chunk_bytes
         try:
@@ -272,7 +273,13 @@ def _read(parts: Sequence[Part], describe: Callable[[int], str], keep: bool) -> 
             raise CorruptData(f"{describe(owners[key])}: {what}: {error}") from error
         if keep or _kept().room >= len(fresh) * size:
             _kept().keep((key, bytes(chunk)) for key, chunk in fresh.items())
-        chunks |= fresh
+    return _joined(pieces, keys, {**held, **fresh})
+
+
+def _joined(
+    pieces: Sequence[_Piece], keys: Sequence[list[_Key]], chunks: Mapping[_Key, Any]
+) -> bytearray:
+    """The bytes of pieces, back to back, given the keys of each and all chunks."""
     values: list[Any] = []
     for piece, wanted in zip(pieces, keys, strict=True):
         first = len(values)

@@ -118,7 +118,6 @@ def test_threads_share_files_of_which_few_stay_open(
     forget()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no limit of open files to set")
 def test_a_read_of_many_files_holds_few_open(tmp_path: Path) -> None:
     array = stored(tmp_path / "0", np.arange(20, dtype=np.uint32), CHUNK)
     for number in range(1, 300):

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelib.order.cuts import Cuts, coalesce, cut, cut_in_order, join
+from cachelib.order.cuts import Cuts, coalesce, cut, join
 from cachelib.ragged import offsets_of
 
 SPANS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 20)), max_size=12)
@@ -61,7 +61,7 @@ def test_cuts_in_order_are_the_same_positions(
     bases = offsets_of(np.array(sizes, np.int64))
     inside = [(min(a, bases[-1]), min(a + n, bases[-1])) for a, n in spans]
     inside = [(a, b) for a, b in inside if a < b]
-    cuts = cut_in_order(
+    cuts = cut(
         np.array([a for a, _ in inside], np.int64),
         np.array([b for _, b in inside], np.int64),
         bases,
