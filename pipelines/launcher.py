@@ -382,8 +382,8 @@ def _head_start(job: Job, config: BuildConfig) -> Iterator[tuple[ModuleType, int
     """The module of runners, and how many first splits of a job are being written already.
 
     The module imports Beam, which takes seconds the first time. Where the work is done in this
-    process, splits are written meanwhile; the lanes take on the ones after them, and then adopt
-    what was published. Where they would come to it too early they begin when it is done.
+    process, splits are written meanwhile. The lanes begin when the last of them is done, take on
+    the ones after them, and then adopt what was published.
     """
     name = "pipelines.runners"
     if name in sys.modules or config.runner != "embedded" or config.processes:
@@ -406,8 +406,7 @@ def _head_start(job: Job, config: BuildConfig) -> Iterator[tuple[ModuleType, int
             module = importlib.import_module(name)
         finally:
             imported.set()
-        if len(splits) < 2 * len(begun):
-            written.exception()  # whatever went wrong, the lanes meet it again
+        written.exception()  # whatever went wrong, the lanes meet it again
         yield module, len(begun)
 
 
