@@ -43,7 +43,7 @@ SEGMENT_ENTRIES = 8192
 CHECKPOINT_EVERY = 64
 """Commits from one checkpoint to the next."""
 
-OPERATIONS = ("create", "append", "finish")
+OPERATIONS = ("create", "append", "seal", "finish")
 
 
 def commit_key(version: int) -> str:
@@ -151,7 +151,7 @@ class Commit:
         coverage: digest of the object that says which sources were taken in, or None.
         records, rejects, counts: what was read for this commit.
         totals: after this commit: {"rows", "elements": {field: n}, "digest", "shards"}.
-        seals: whether an era ends with this commit.
+        seals: whether an era ends with this commit, at the last row that there is then.
         finished: whether the cache is complete.
         base: the checkpoint that stands for the commits up to its version, or None.
     """
@@ -225,22 +225,26 @@ class Snapshot:
         entries: all live shards in row order.
         row_bases: int64 of shape (shards + 1,): global row index at which each shard begins.
         element_bases: the same for the elements of each field that has offsets.
+        eras: int64 of shape (eras,): the row at which each sealed era ends, ascending; rows from
+            the last one on belong to no era yet. No era is empty.
     """
 
     commit: Commit
     entries: Entries
     row_bases: np.ndarray
     element_bases: dict[str, np.ndarray]
+    eras: np.ndarray
 
     @classmethod
-    def of(cls, commit: Commit, entries: Entries) -> Snapshot:
+    def of(cls, commit: Commit, entries: Entries, eras: Sequence[int] = ()) -> Snapshot:
         none = np.zeros(0, np.int64)  # of a cache without any shard
         elements = {
             f.name: offsets_of(entries.elements.get(f.name, none))
             for f in commit.schema.fields
             if has_offsets(f)
         }
-        return cls(commit, entries, offsets_of(entries.rows), elements)
+        ends = np.array(sorted({end for end in eras if end > 0}), np.int64)
+        return cls(commit, entries, offsets_of(entries.rows), elements, ends)
 
     @property
     def version(self) -> int:
@@ -396,7 +400,9 @@ class Ledger:
         segments = [] if commit.base is None else self.segments(commit.base["segments"])
         since = self.commits(first, version + 1)
         entries = Entries.concatenate([*segments, *(c.entries for c in since)])
-        snapshot = Snapshot.of(commit, entries)
+        sealed = [] if commit.base is None else commit.base.get("eras", [])
+        eras = [*sealed, *(c.totals["rows"] for c in since if c.seals)]
+        snapshot = Snapshot.of(commit, entries, eras)
         self._check(snapshot, version)
         return snapshot
 
@@ -469,6 +475,7 @@ class Ledger:
         entries, size = snapshot.entries, SEGMENT_ENTRIES
         return {
             "version": snapshot.version,
+            "eras": snapshot.eras.tolist(),
             "segments": [
                 self.put_object(entries.slice(first, first + size).to_json())
                 for first in range(0, len(entries), size)

@@ -143,6 +143,23 @@ def test_commits_add_up(tmp_path: Path) -> None:
     assert (first.finished, second.finished, last.finished) == (False, False, True)
 
 
+def test_eras_end_where_commits_seal_and_are_never_empty(tmp_path: Path) -> None:
+    ledger = Ledger(Storage.at(tmp_path))
+    ledger.append(following(ledger, None, manifest("a", 0), seals=True))  # no row yet
+    ledger.append(following(ledger, ledger.snapshot(), manifest("b", 3), seals=True))
+    ledger.append(following(ledger, ledger.snapshot(), manifest("c", 2)))
+    seal = {"operation": "seal", "coverage": None, "seals": True}
+    ledger.append(following(ledger, ledger.snapshot(), **seal))
+    ledger.append(following(ledger, ledger.snapshot(), **seal))  # nothing new to seal
+    ledger.append(following(ledger, ledger.snapshot(), manifest("d", 1)))
+    assert ledger.snapshot(0).eras.tolist() == []
+    assert ledger.snapshot(2).eras.tolist() == [3]
+    assert ledger.snapshot().eras.tolist() == [3, 5]
+    for _ in range(CHECKPOINT_EVERY):  # so that a checkpoint stands for the commits that seal
+        ledger.append(following(ledger, ledger.snapshot()))
+    assert ledger.snapshot().eras.tolist() == [3, 5]
+
+
 @pytest.mark.parametrize("schema", [TOKENS, EVERY_KIND])
 def test_commit_json_round_trips(tmp_path: Path, schema: Schema) -> None:
     ledger = Ledger(Storage.at(tmp_path))

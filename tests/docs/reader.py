@@ -22,7 +22,7 @@ import zarr
 Row = tuple[np.ndarray, ...]
 """One value a field: an array of shape (values, *shape) if ragged, else of the field's shape."""
 
-OPERATIONS = {"create", "append", "finish"}
+OPERATIONS = {"create", "append", "seal", "finish"}
 COMMIT_KEYS = {
     "format", "version", "parent", "operation", "task", "schema", "identity", "row_base", "entries",
     "coverage", "records", "rejects", "counts", "totals", "seals", "finished", "base",
@@ -134,6 +134,7 @@ class Snapshot:
     path: Path
     commit: dict[str, Any]
     entries: list[Entry]
+    eras: list[int]
 
     @property
     def schema(self) -> list[dict[str, Any]]:
@@ -191,9 +192,10 @@ def read_entries(value: dict[str, Any]) -> list[Entry]:
 def open_cache(cache: Path, version: int | None = None) -> Snapshot:
     version = find_head(cache) if version is None else version
     commit, _ = read_commit(cache, version)
-    first, entries = 0, []
+    first, entries, eras = 0, [], []
     if commit["base"] is not None:
         first = commit["base"]["version"] + 1
+        eras += commit["base"].get("eras", [])
         for name in commit["base"]["segments"]:
             value, own = read_object(cache / "_ledger" / "checkpoint" / f"{name}.json")
             check(own == name, f"segment {name} has digest {own}")
@@ -204,8 +206,11 @@ def open_cache(cache: Path, version: int | None = None) -> Snapshot:
         check(parent in (None, each["parent"]), f"commit {number} does not follow {number - 1}")
         parent = own
         entries += read_entries(each["entries"])
+        end = each["totals"]["rows"]
+        if each["seals"] and end > max(eras, default=0):
+            eras.append(end)
     check_totals(commit["totals"], entries)
-    return Snapshot(cache, commit, entries)
+    return Snapshot(cache, commit, entries, eras)
 
 
 def check_totals(totals: dict[str, Any], entries: Sequence[Entry]) -> None:

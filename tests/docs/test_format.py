@@ -87,6 +87,7 @@ def assert_read_alike(path: Path, version: int | None = None) -> None:
     found = read_cache(snapshot)
     cache = cachelib.open(path, version)
     assert snapshot.commit["version"] == cache.version
+    assert snapshot.eras == cache.snapshot.eras.tolist()
     assert snapshot.commit["totals"]["digest"] == str(cache.snapshot.digest)
     assert reader.as_text(reader.rows_digest(snapshot.schema, found.rows)) == str(
         cache.snapshot.digest
