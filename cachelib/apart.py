@@ -10,6 +10,7 @@ import numpy as np
 
 from cachelib.nodes.base import Digested, Node, chain
 from cachelib.nodes.blocks import BlockShuffle
+from cachelib.nodes.left import Left
 from cachelib.nodes.repeat import Repeat
 from cachelib.nodes.selected import Selected, Selection
 from cachelib.nodes.shuffle import Shuffle
@@ -78,6 +79,8 @@ def _parts(node: Any) -> Iterator[_Part]:
     match node:
         case Stored():
             yield _Part(node, (), "all rows")
+        case Left():
+            yield _Part(node.child, (node.selection,), "all rows that are left")
         case Selected():
             for part in _parts(node.child):
                 of = f" of {part.name}" if part.selections else ""
@@ -109,7 +112,7 @@ def _rows_below(node: Slice) -> _Part | None:
     below: Any = node
     while isinstance(below, Slice | Shuffle | BlockShuffle | Repeat):
         below = below.child
-    if not isinstance(below, Stored | Selected) or node.size > below.size:
+    if not isinstance(below, Stored | Left | Selected) or node.size > below.size:
         return None
     stored = next(each for each in chain(below) if isinstance(each, Stored))
     chosen = np.zeros(stored.size, np.bool_)

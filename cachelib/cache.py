@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
+from cachelib.errors import RowDeleted
+from cachelib.format.canonical import digest_of
 from cachelib.format.digest import Digest
 from cachelib.format.ledger import Ledger, Snapshot
 from cachelib.format.schema import POSITION, SOURCE, Field, Schema, as_names
@@ -17,6 +19,7 @@ from cachelib.format.shard import read_details
 from cachelib.format.storage import Storage
 from cachelib.latest import Latest
 from cachelib.order.indices import as_indices, as_integer, as_positions
+from cachelib.order.live import Live
 from cachelib.ragged import Ragged, offsets_of
 from cachelib.reading.arrays import Arrays
 
@@ -49,11 +52,16 @@ class Cache:
     Args:
         storage: of the cache.
         version: the ledger version to pin; None for the newest.
+
+    Attributes:
+        snapshot: what the ledger says at that version.
+        live: which row indices lead to rows; None where all do, since none was deleted.
     """
 
     def __init__(self, storage: Storage, version: int | None = None) -> None:
         self.storage = storage
         self.snapshot: Snapshot = Ledger(storage).snapshot(version)
+        self.live = Live.of(self.snapshot.entries, self.schema)
         self._arrays = Arrays(storage, self.snapshot)
         self._source_lists: Latest[int, list[str]] = Latest(SOURCE_LISTS)
 
@@ -85,10 +93,12 @@ class Cache:
         return self.snapshot.commit.schema
 
     def __len__(self) -> int:
+        """Row indices given out: the number of rows, unless some were deleted (see `live`)."""
         return self.snapshot.rows
 
     def elements(self, field: str) -> int:
-        """The number of values of a ragged field in all rows.
+        """The number of stored values of a ragged field: also those of deleted rows, until a
+        compaction drops them.
 
         Raises:
             KeyError: there is no such field.
@@ -114,6 +124,7 @@ class Cache:
             "rows": totals["rows"],
             "elements": totals["elements"],
             "digest": totals["digest"],
+            **({} if self.live is None else {"gaps": digest_of(self.live.gaps())}),
         }
 
     def beginnings(self) -> list[Digest]:
@@ -138,12 +149,13 @@ class Cache:
 
         Raises:
             IndexError: an index is outside the rows.
+            RowDeleted: a row was deleted.
             TypeError: bools, floats, sets, mappings, or anything else that is no integers in order;
                 fields that are no names.
             KeyError: there is no such field.
             CorruptData: stored bytes are missing or damaged; names shard, field and rows.
         """
-        rows = as_indices(indices, len(self))
+        rows = self._stored(as_indices(indices, len(self)))
         names = self.schema.names if fields is None else as_names("fields", fields)
         wanted = [self.schema[name] for name in names]
         columns: dict[str, np.ndarray | Ragged] = {}
@@ -174,10 +186,11 @@ class Cache:
     def provenance(self, indices: Iterable[SupportsIndex] | np.ndarray) -> list[Provenance]:
         """Where the rows at global indices came from, in the order asked."""
         rows = as_indices(indices, len(self))
+        rows = self._stored(rows)
         ones = np.ones_like(rows)
         sources = self._arrays.read(SOURCE, "data", rows, ones)
         positions = self._arrays.read(POSITION, "data", rows, ones)
-        shards = np.searchsorted(self.snapshot.row_bases, rows, side="right") - 1
+        shards = np.searchsorted(self.snapshot.stored_bases, rows, side="right") - 1
         return [
             Provenance(self._sources(int(shard))[source], int(position))
             for shard, source, position in zip(shards, sources, positions, strict=True)
@@ -213,7 +226,7 @@ class Cache:
             positions: integers of any shape, each inside [0, elements).
 
         Returns:
-            int64 of the same shape.
+            int64 of the same shape; -1 where that row was deleted.
 
         Raises:
             IndexError: a position is outside.
@@ -235,8 +248,9 @@ class Cache:
             chosen = shards == shard
             offsets = self._shard_offsets(f, int(shard))
             local = np.searchsorted(offsets, flat[chosen] - bases[shard], side="right") - 1
-            rows[chosen] = self.snapshot.row_bases[shard] + local
-        return rows.reshape(np.shape(positions))
+            rows[chosen] = self.snapshot.stored_bases[shard] + local
+        live = self.live
+        return (rows if live is None else live.rows_stored(rows)).reshape(np.shape(positions))
 
     def alike(self, field: str) -> tuple[str, ...]:
         """The ragged fields whose rows are as long as those of a field by declaration, itself too.
@@ -263,7 +277,7 @@ class Cache:
             KeyError, ValueError: as of `elements`.
         """
         owner = self.schema[self._ragged(field).like or field]
-        return self._row_spans(owner, as_indices(rows, len(self)))
+        return self._row_spans(owner, self._stored(as_indices(rows, len(self))))
 
     def read_spans(self, field: str, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Slices of different lengths of a ragged field's values put back to back over all rows.
@@ -356,10 +370,28 @@ class Cache:
             )
         return field
 
+    def _stored(self, rows: np.ndarray) -> np.ndarray:
+        """The places of rows among the stored ones.
+
+        Raises:
+            RowDeleted: one was deleted.
+        """
+        live = self.live
+        if live is None:
+            return rows
+        deleted = ~live.contains(rows)
+        if deleted.any():
+            raise RowDeleted(
+                f"{self.url}: row {rows[np.argmax(deleted)]} was deleted before version "
+                f"{self.version}. An older version may have it (open(version=...)); dataset() "
+                "counts the rows that are left"
+            )
+        return live.places(rows)
+
     def _row_spans(self, field: Field, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the values of rows begin over all shards, and how many there are."""
+        """Where the values of stored rows begin over all shards, and how many there are."""
         snapshot = self.snapshot
-        shards = np.searchsorted(snapshot.row_bases, rows, side="right") - 1
+        shards = np.searchsorted(snapshot.stored_bases, rows, side="right") - 1
         # A shard has one more offset than it has rows, so shard s begins s places later.
         pairs = self._arrays.read(field, "offsets", rows + shards, np.full(len(rows), 2, np.int64))
         first, last = pairs[0::2], pairs[1::2]
@@ -367,7 +399,7 @@ class Cache:
 
     def _shard_offsets(self, field: Field, shard: int) -> np.ndarray:
         count = int(self.snapshot.entries.rows[shard]) + 1
-        base = int(self.snapshot.row_bases[shard]) + shard
+        base = int(self.snapshot.stored_bases[shard]) + shard
         return self._arrays.read(field, "offsets", np.array([base]), np.array([count]))
 
     def _sources(self, shard: int) -> list[str]:

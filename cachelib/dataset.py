@@ -34,6 +34,7 @@ from cachelib.nodes.base import (
 from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.functions import identity
 from cachelib.nodes.leaves import why_empty
+from cachelib.nodes.left import stored
 from cachelib.nodes.map import Function, mapped
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.pack import Pack, holds_packs, pack
@@ -41,7 +42,6 @@ from cachelib.nodes.repeat import Repeat
 from cachelib.nodes.selected import split
 from cachelib.nodes.shuffle import Shuffle
 from cachelib.nodes.slices import Slice
-from cachelib.nodes.stored import Stored
 from cachelib.nodes.then import Then
 from cachelib.nodes.where import Comparisons, Condition, Predicate, where
 from cachelib.nodes.windows import windows
@@ -596,6 +596,8 @@ class Dataset:
 def of(rows: Rows, fields: Sequence[str] | None = None) -> Dataset:
     """The rows of a cache in stored order, all fields or just those named.
 
+    Rows that were deleted are not among them: the others are counted over the gaps.
+
     Raises:
         TypeError: rows are no cache, or fields no sequence of names.
         KeyError: there is no such field.
@@ -604,12 +606,13 @@ def of(rows: Rows, fields: Sequence[str] | None = None) -> Dataset:
     if not isinstance(rows, Rows):
         raise TypeError(f"rows must be a cache, as cachelib.open gives one, got {rows!r}")
     if fields is None:
-        return Dataset(Stored(rows))
-    stored = Stored(rows, as_names("fields", fields))
-    if not stored.fields:
+        return Dataset(stored(rows, None))
+    names = as_names("fields", fields)
+    if not names:
         raise ValueError("fields must name at least one, got []; None is all of them")
-    layout(stored)  # what is not there is told at once
-    return Dataset(stored)
+    node = stored(rows, names)
+    layout(node)  # what is not there is told at once
+    return Dataset(node)
 
 
 def _check_progress(progress: object) -> None:

@@ -15,6 +15,10 @@ class CorruptData(ForebayError):
     """Stored bytes are missing or are not what was written."""
 
 
+class RowDeleted(ForebayError, IndexError):
+    """A row was deleted: its index leads to nothing, and will not lead to another row."""
+
+
 class StorageError(ForebayError):
     """The store did not do what it was asked for; trying again may help."""
 

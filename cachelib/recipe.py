@@ -12,6 +12,7 @@ from typing import Any
 from cachelib.nodes.base import Node, Rows
 from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.concat import Concat
+from cachelib.nodes.left import Left, stored
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.pack import Pack, pack
 from cachelib.nodes.repeat import Repeat
@@ -46,6 +47,8 @@ def recipe(node: Node) -> dict[str, Any]:
                 "version": node.version,
                 "fields": fields,
             }
+        case Left() | Selected(facts={"kind": "left"}):  # the version of the cache tells it
+            return recipe(node.child)
         case Windows():
             return {
                 "kind": "windows",
@@ -131,7 +134,7 @@ def made(value: Mapping[str, Any], open: Open) -> Node:
         case "cache":
             fields = value["fields"]
             rows = open(value["url"], value["version"])
-            return Stored(rows, None if fields is None else tuple(fields))
+            return stored(rows, None if fields is None else tuple(fields))
         case "windows":
             stream: Any = made(value["of"], open)
             grid = WindowGrid(

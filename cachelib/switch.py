@@ -17,6 +17,7 @@ from cachelib.nodes.base import Node, Rows, chain, described
 from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.concat import Concat
 from cachelib.nodes.leaves import leaves
+from cachelib.nodes.left import Left
 from cachelib.nodes.map import Map
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.pack import Pack
@@ -131,6 +132,8 @@ def _source(node: Node) -> bytes | None:
         # A cache only grows, so that its version changes nothing.
         case Stored():
             return canonical(["cache", node.rows.url])
+        case Left():
+            return _source(node.child)
         case Windows(stream=Stored() as stored):
             grid = [node.field, node.grid.length, node.grid.stride]
             return canonical(["windows", stored.rows.url, *grid])

@@ -19,9 +19,9 @@ from cachelib.errors import CorruptData, ForebayError
 from cachelib.format import coverage
 from cachelib.format.canonical import digest, digest_of, unseal
 from cachelib.format.digest import EMPTY, Digest, digest_rows, fold
+from cachelib.format.entries import Entries
 from cachelib.format.ledger import (
     Commit,
-    Entries,
     Ledger,
     add_counts,
     commit_key,

@@ -13,7 +13,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from cachelib.format.canonical import digest_of, seal, unseal
 from cachelib.format.coverage import merge as merge_coverage
 from cachelib.format.coverage import segments as coverage_segments
 from cachelib.format.digest import EMPTY, Digest, fold
+from cachelib.format.entries import Entries, Replacement
 from cachelib.format.schema import Schema
 from cachelib.format.shard import Manifest, has_offsets
 from cachelib.format.storage import Storage
@@ -43,7 +44,7 @@ SEGMENT_ENTRIES = 8192
 CHECKPOINT_EVERY = 64
 """Commits from one checkpoint to the next."""
 
-OPERATIONS = ("create", "append", "seal", "finish")
+OPERATIONS = ("create", "append", "seal", "compact", "delete", "retire", "finish")
 
 
 def commit_key(version: int) -> str:
@@ -61,81 +62,6 @@ def no_version(storage: Storage, version: int, newest: int) -> CacheNotFound:
     return CacheNotFound(f"{storage.url}: there is no version {version}; {there} there")
 
 
-@dataclass(frozen=True, eq=False)
-class Entries:
-    """Shards in row order, as columns.
-
-    Attributes:
-        shard, attempt: ids, one a shard.
-        rows: int64 of shape (shards,).
-        elements: int64 of shape (shards,) for each field that has offsets.
-        digests: content digests, as text.
-    """
-
-    shard: tuple[str, ...] = ()
-    attempt: tuple[str, ...] = ()
-    rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    elements: dict[str, np.ndarray] = field(default_factory=dict)
-    digests: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.shard)
-
-    @classmethod
-    def of(cls, manifests: Sequence[Manifest], fields: Sequence[str]) -> Entries:
-        """The entries of manifests, in the order given; `fields` are those with offsets."""
-        return cls(
-            tuple(m.shard for m in manifests),
-            tuple(m.attempt for m in manifests),
-            np.array([m.rows for m in manifests], np.int64),
-            {f: np.array([m.elements.get(f, 0) for m in manifests], np.int64) for f in fields},
-            tuple(m.digest for m in manifests),
-        )
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Entries]) -> Entries:
-        """All entries of the parts, in order."""
-        parts = [part for part in parts if len(part)]
-        if not parts:
-            return cls()
-        return cls(
-            tuple(itertools.chain.from_iterable(part.shard for part in parts)),
-            tuple(itertools.chain.from_iterable(part.attempt for part in parts)),
-            np.concatenate([part.rows for part in parts]),
-            {f: np.concatenate([part.elements[f] for part in parts]) for f in parts[0].elements},
-            tuple(itertools.chain.from_iterable(part.digests for part in parts)),
-        )
-
-    def slice(self, start: int, stop: int) -> Entries:
-        """Entries [start, stop)."""
-        return Entries(
-            self.shard[start:stop],
-            self.attempt[start:stop],
-            self.rows[start:stop],
-            {f: counts[start:stop] for f, counts in self.elements.items()},
-            self.digests[start:stop],
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "shard": list(self.shard),
-            "attempt": list(self.attempt),
-            "rows": self.rows.tolist(),
-            "elements": {f: counts.tolist() for f, counts in self.elements.items()},
-            "digest": list(self.digests),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Entries:
-        return cls(
-            tuple(value["shard"]),
-            tuple(value["attempt"]),
-            np.array(value["rows"], np.int64),
-            {f: np.array(counts, np.int64) for f, counts in value["elements"].items()},
-            tuple(value["digest"]),
-        )
-
-
 @dataclass(frozen=True)
 class Commit:
     """One step of a cache: a pure function of plan, parent and adopted manifests.
@@ -146,14 +72,19 @@ class Commit:
         operation: one of `OPERATIONS`.
         task: which plan and wave it carries out, for the one who made the plan.
         schema, identity: the fields, and how rows are made from sources.
-        row_base: rows of the cache before this commit; its entries follow on.
+        row_base: row indices given out before this commit; its entries follow on.
         entries: shards added.
         coverage: digest of the object that says which sources were taken in, or None.
         records, rejects, counts: what was read for this commit.
-        totals: after this commit: {"rows", "elements": {field: n}, "digest", "shards"}.
+        totals: after this commit: {"rows", "elements": {field: n}, "digest", "shards"} of what is
+            left, and "span", the row indices given out, where rows were deleted.
         seals: whether an era ends with this commit, at the last row that there is then.
         finished: whether the cache is complete.
         base: the checkpoint that stands for the commits up to its version, or None.
+        removed: ids of the shards that the entries stand for, in row order; () where they follow
+            on.
+        groups: (shards of ``removed``, entries that stand for them), in row order.
+        retired: name of the object that says which attempts will be deleted, or None.
     """
 
     version: int
@@ -172,6 +103,9 @@ class Commit:
     seals: bool
     finished: bool
     base: dict[str, Any] | None
+    removed: tuple[str, ...] = ()
+    groups: tuple[tuple[int, int], ...] = ()
+    retired: str | None = None
 
     def __post_init__(self) -> None:
         if self.operation not in OPERATIONS:
@@ -181,13 +115,33 @@ class Commit:
     def digest(self) -> str:
         return digest_of(self.to_json())
 
+    @property
+    def span(self) -> int:
+        """Row indices given out up to and with this commit."""
+        span: int = self.totals.get("span", self.totals["rows"])
+        return span
+
+    @property
+    def replacements(self) -> list[Replacement]:
+        """What its entries stand for, where they do not follow on."""
+        removed = offsets_of(np.array([count for count, _ in self.groups], np.int64)).tolist()
+        added = offsets_of(np.array([count for _, count in self.groups], np.int64)).tolist()
+        return [
+            Replacement(self.removed[low:high], self.entries.slice(first, last))
+            for low, high, first, last in zip(removed, removed[1:], added, added[1:], strict=False)
+        ]
+
     def to_json(self) -> dict[str, Any]:
-        return {
+        value = {
             **vars(self),
             "format": FORMAT,
             "schema": self.schema.to_json(),
             "entries": self.entries.to_json(),
+            "removed": list(self.removed),
+            "groups": [list(group) for group in self.groups],
         }
+        absent = [name for name in _OPTIONAL if not value[name]]
+        return {key: each for key, each in value.items() if key not in absent}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str) -> Commit:
@@ -208,12 +162,18 @@ class Commit:
                     **rest,
                     "schema": Schema.from_json(value["schema"]),
                     "entries": Entries.from_json(value["entries"]),
+                    "removed": tuple(value.get("removed", ())),
+                    "groups": tuple((old, new) for old, new in value.get("groups", ())),
                 }
             )
         except (KeyError, TypeError, ValueError) as error:
             raise IncompatibleCache(
                 f"{where} says what this Forebay does not know ({error}): upgrade Forebay"
             ) from error
+
+
+_OPTIONAL = ("removed", "groups", "retired")
+"""Keys of a commit that are left out where they say nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +184,8 @@ class Snapshot:
         commit: the commit.
         entries: all live shards in row order.
         row_bases: int64 of shape (shards + 1,): global row index at which each shard begins.
+        stored_bases: int64 of shape (shards + 1,): the same, counting stored rows only: indices of
+            which a compaction dropped the rows have none.
         element_bases: the same for the elements of each field that has offsets.
         eras: int64 of shape (eras,): the row at which each sealed era ends, ascending; rows from
             the last one on belong to no era yet. No era is empty.
@@ -232,6 +194,7 @@ class Snapshot:
     commit: Commit
     entries: Entries
     row_bases: np.ndarray
+    stored_bases: np.ndarray
     element_bases: dict[str, np.ndarray]
     eras: np.ndarray
 
@@ -243,8 +206,9 @@ class Snapshot:
             for f in commit.schema.fields
             if has_offsets(f)
         }
+        bases, stored = offsets_of(entries.row_spans), offsets_of(entries.rows)
         ends = np.array(sorted({end for end in eras if end > 0}), np.int64)
-        return cls(commit, entries, offsets_of(entries.rows), elements, ends)
+        return cls(commit, entries, bases, stored, elements, ends)
 
     @property
     def version(self) -> int:
@@ -252,6 +216,7 @@ class Snapshot:
 
     @property
     def rows(self) -> int:
+        """Row indices given out: as many as rows, where none was deleted."""
         return int(self.row_bases[-1])
 
     @property
@@ -399,24 +364,25 @@ class Ledger:
         first = 0 if commit.base is None else commit.base["version"] + 1
         segments = [] if commit.base is None else self.segments(commit.base["segments"])
         since = self.commits(first, version + 1)
-        entries = Entries.concatenate([*segments, *(c.entries for c in since)])
+        entries = carried_on(segments, since, self.storage)
         sealed = [] if commit.base is None else commit.base.get("eras", [])
-        eras = [*sealed, *(c.totals["rows"] for c in since if c.seals)]
-        snapshot = Snapshot.of(commit, entries, eras)
+        snapshot = Snapshot.of(commit, entries, [*sealed, *(c.span for c in since if c.seals)])
         self._check(snapshot, version)
         return snapshot
 
     def _check(self, snapshot: Snapshot, version: int) -> None:
         """Check that a commit is the one asked for and that its shards add up to its totals."""
-        totals = snapshot.commit.totals
+        entries, totals = snapshot.entries, snapshot.commit.totals
         found = {
             "version": snapshot.version,
-            "rows": snapshot.rows,
-            "shards": len(snapshot.entries),
-            "elements": {f: int(bases[-1]) for f, bases in snapshot.element_bases.items()},
+            "rows": entries.rows_left,
+            "span": snapshot.rows,
+            "shards": len(entries),
+            "elements": {f: entries.elements_left(f) for f in snapshot.element_bases},
         }
+        expectations = {**totals, "version": version, "span": snapshot.commit.span}
         for name, value in found.items():
-            expected = version if name == "version" else totals[name]
+            expected = expectations[name]
             if value != expected:
                 raise CorruptData(
                     f"{self.storage.where(commit_key(version))}: its shards add up to {name} "
@@ -489,6 +455,24 @@ class Ledger:
         }
 
 
+def carried_on(parts: Sequence[Entries], commits: Sequence[Commit], storage: Storage) -> Entries:
+    """The entries of a checkpoint's segments, carried on by the commits since.
+
+    Raises:
+        CorruptData: a commit replaces what is not there.
+    """
+    found = list(parts)
+    for commit in commits:
+        if not commit.removed:
+            found.append(commit.entries)
+            continue
+        try:
+            found = [Entries.concatenate(found).replaced(commit.replacements)]
+        except CorruptData as error:
+            raise CorruptData(f"{storage.where(commit_key(commit.version))}: {error}") from error
+    return Entries.concatenate(found)
+
+
 def follow(
     ledger: Ledger,
     parent: Snapshot | None,
@@ -514,36 +498,102 @@ def follow(
         )
     fields = [f.name for f in schema.fields if has_offsets(f)]
     entries = Entries.of(manifests, fields)
-    version = 0 if parent is None else parent.version + 1
     before = EMPTY if parent is None else parent.digest
-    rows = 0 if parent is None else parent.rows
-    old = {f: 0 if parent is None else int(parent.element_bases[f][-1]) for f in fields}
-    base = None if parent is None else parent.commit.base
-    if parent is not None and version % CHECKPOINT_EVERY == 0:
-        base = ledger.checkpoint(parent)
+    span = 0 if parent is None else parent.rows
+    old: dict[str, Any] = (
+        {"rows": 0, "elements": dict.fromkeys(fields, 0), "shards": 0}
+        if parent is None
+        else parent.commit.totals
+    )
+    added = int(entries.rows.sum())
+    totals = {
+        "rows": old["rows"] + added,
+        "elements": {f: old["elements"][f] + int(entries.elements[f].sum()) for f in fields},
+        "digest": str(fold([before, *(Digest.parse(m.digest) for m in manifests)])),
+        "shards": old["shards"] + len(entries),
+    }
     return Commit(
-        version=version,
+        version=0 if parent is None else parent.version + 1,
         parent="" if parent is None else parent.commit.digest,
         operation=operation,
         task=dict(task),
         schema=schema,
         identity=dict(identity),
-        row_base=rows,
+        row_base=span,
         entries=entries,
         coverage=None if coverage is None else ledger.put_object(coverage),
         records=sum(m.records for m in manifests),
         rejects=add_counts(m.rejects for m in manifests),
         counts=add_counts(m.counts for m in manifests),
-        totals={
-            "rows": rows + int(entries.rows.sum()),
-            "elements": {f: old[f] + int(entries.elements[f].sum()) for f in fields},
-            "digest": str(fold([before, *(Digest.parse(m.digest) for m in manifests)])),
-            "shards": (0 if parent is None else len(parent.entries)) + len(entries),
-        },
+        totals=_with_span(totals, span + added),
         seals=seals,
         finished=finished,
-        base=base,
+        base=_base_after(ledger, parent),
     )
+
+
+def replace_shards(
+    ledger: Ledger,
+    parent: Snapshot,
+    *,
+    operation: str,
+    task: Mapping[str, Any],
+    groups: Sequence[Replacement],
+    coverage: Any = None,
+) -> Commit:
+    """The commit that puts shards in the place of others after a parent; it is not put yet.
+
+    Row indices and eras stay. A cache that was marked complete stays so.
+
+    Args:
+        groups: what is replaced, in row order; at least one.
+        coverage: what is taken in besides, or None.
+
+    Raises:
+        CorruptData: what is to be replaced is not there, or takes up other indices.
+    """
+    schema = parent.commit.schema
+    entries = parent.entries.replaced(groups)
+    totals = {
+        "rows": entries.rows_left,
+        "elements": {f: entries.elements_left(f) for f in parent.element_bases},
+        "digest": str(fold(map(Digest.parse, entries.digests))),
+        "shards": len(entries),
+    }
+    return Commit(
+        version=parent.version + 1,
+        parent=parent.commit.digest,
+        operation=operation,
+        task=dict(task),
+        schema=schema,
+        identity=parent.commit.identity,
+        row_base=parent.rows,
+        entries=Entries.concatenate([group.added for group in groups]),
+        coverage=None if coverage is None else ledger.put_object(coverage),
+        records=0,
+        rejects={},
+        counts={},
+        totals=_with_span(totals, parent.rows),
+        seals=False,
+        finished=parent.commit.finished,
+        base=_base_after(ledger, parent),
+        removed=tuple(shard for group in groups for shard in group.removed),
+        groups=tuple((len(group.removed), len(group.added)) for group in groups),
+    )
+
+
+def _with_span(totals: dict[str, Any], span: int) -> dict[str, Any]:
+    """Totals that tell how many row indices there are, where these are not the rows."""
+    return totals if span == totals["rows"] else {**totals, "span": span}
+
+
+def _base_after(ledger: Ledger, parent: Snapshot | None) -> dict[str, Any] | None:
+    """The checkpoint of the commit after a parent: now and then a new one."""
+    if parent is None:
+        return None
+    if (parent.version + 1) % CHECKPOINT_EVERY == 0:
+        return ledger.checkpoint(parent)
+    return parent.commit.base
 
 
 def add_counts(counts: Any) -> dict[str, int]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cachelib.nodes.base import Columns, Node, Origin, Slices, Stream, Version
+from cachelib.nodes.left import Left
 from cachelib.nodes.stored import Stored
 from cachelib.order.bitmap import Bitmap
 from cachelib.order.holdout import Side
@@ -214,7 +215,9 @@ Rows = Callable[[np.ndarray], np.ndarray]
 
 def _sides(node: Node, fraction: float, seed: int) -> list[tuple[Selected, Rows]]:
     """The rest and what is held out, each with the rows of the node that its own rows are."""
-    if isinstance(node, Selected) and not isinstance(node.selection, Side):
+    if isinstance(node, Left) or (
+        isinstance(node, Selected) and not isinstance(node.selection, Side)
+    ):
         return [_chosen(node, *side) for side in _sides(node.child, fraction, seed)]
     if not isinstance(node, Stored | Selected):
         kind = type(node).__name__.lower()
@@ -231,7 +234,7 @@ def _sides(node: Node, fraction: float, seed: int) -> list[tuple[Selected, Rows]
     ]
 
 
-def _chosen(node: Selected, below: Selected, rows: Rows) -> tuple[Selected, Rows]:
+def _chosen(node: Selected | Left, below: Selected, rows: Rows) -> tuple[Selected, Rows]:
     """What ``node`` has of ``below``, whose rows are those ``rows`` of the child of ``node``."""
     starts = range(0, below.size, READ_ROWS)
     blocks = (np.arange(start, min(start + READ_ROWS, below.size)) for start in starts)

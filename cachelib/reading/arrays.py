@@ -53,10 +53,10 @@ class Arrays:
         snapshot = self._snapshot
         if kind == "offsets":
             # A shard has one more offset than it has rows.
-            return snapshot.row_bases + np.arange(len(snapshot.row_bases))
+            return snapshot.stored_bases + np.arange(len(snapshot.stored_bases))
         if field.ragged:
             return snapshot.element_bases[field.like or field.name]
-        return snapshot.row_bases
+        return snapshot.stored_bases
 
     def read(self, field: Field, kind: Kind, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Ranges of one array over all shards, back to back in the order asked.

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cachelib.errors import CorruptData
-from cachelib.format.ledger import Entries
+from cachelib.format.entries import Entries
 from cachelib.format.schema import Field, Schema
 from cachelib.format.shard import (
     attempt_prefix,

@@ -19,11 +19,11 @@ from cachelib.errors import CacheNotFound, CorruptData, IncompatibleCache
 from cachelib.format.canonical import seal
 from cachelib.format.coverage import Taken, merge
 from cachelib.format.digest import Digest, fold
+from cachelib.format.entries import Entries
 from cachelib.format.ledger import (
     CHECKPOINT_EVERY,
     FORMAT,
     Commit,
-    Entries,
     Ledger,
     Newest,
     Snapshot,
@@ -422,7 +422,7 @@ def test_counts_add_up() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
-        ({"operation": "compact"}, IncompatibleCache, "operation 'compact'"),
+        ({"operation": "explode"}, IncompatibleCache, "operation 'explode'"),
         ({"eras": []}, IncompatibleCache, "eras"),
         ({"version": 7}, CorruptData, "version 7, expected 0"),
         ({"totals": {"rows": 99}}, CorruptData, "rows 3, expected 99"),

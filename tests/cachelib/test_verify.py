@@ -15,7 +15,8 @@ import cachelib
 from cachelib.commands.verify import Progress, difference, verify
 from cachelib.errors import CacheNotFound, IncompatibleCache
 from cachelib.format.canonical import seal
-from cachelib.format.ledger import CHECKPOINT_EVERY, Commit, Entries, Ledger, commit_key, follow
+from cachelib.format.entries import Entries
+from cachelib.format.ledger import CHECKPOINT_EVERY, Commit, Ledger, commit_key, follow
 from cachelib.format.schema import Field, Schema
 from cachelib.format.shard import Cover, ShardWriter, attempt_prefix, offsets_metadata, publish
 from cachelib.format.storage import Storage
@@ -325,8 +326,8 @@ def test_a_commit_of_a_newer_format_is_named(tmp_path: Path) -> None:
     key = f"_ledger/{0:020d}.json"
     value = storage.read_json(key)
     assert value is not None
-    storage.write(key, seal({**value, "operation": "retire"}))
-    with pytest.raises(IncompatibleCache, match="operation 'retire'"):
+    storage.write(key, seal({**value, "operation": "explode"}))
+    with pytest.raises(IncompatibleCache, match="operation 'explode'"):
         found(storage)
 
 

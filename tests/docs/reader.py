@@ -12,7 +12,7 @@ import math
 import re
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ import zarr
 Row = tuple[np.ndarray, ...]
 """One value a field: an array of shape (values, *shape) if ragged, else of the field's shape."""
 
-OPERATIONS = {"create", "append", "seal", "finish"}
+OPERATIONS = {"create", "append", "seal", "compact", "delete", "retire", "finish"}
 COMMIT_KEYS = {
     "format", "version", "parent", "operation", "task", "schema", "identity", "row_base", "entries",
     "coverage", "records", "rejects", "counts", "totals", "seals", "finished", "base",
 }  # fmt: skip
+OPTIONAL_KEYS = {"removed", "groups", "retired"}
 FIELD_KEYS = {"name", "dtype", "shape", "ragged", "like", "text", "chunk"}
 DTYPES = {
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
@@ -118,13 +119,20 @@ def from_text(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Entry:
-    """A shard as the ledger names it."""
+    """A shard as the ledger names it.
+
+    Attributes:
+        span: row indices that it takes up.
+        index: of each row in its arrays, counted from its first index; None where it is deleted.
+    """
 
     shard: str
     attempt: str
     rows: int
     elements: dict[str, int]
     digest: str
+    span: int
+    index: tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
@@ -170,7 +178,8 @@ def read_commit(cache: Path, version: int) -> tuple[dict[str, Any], str]:
     path = commit_path(cache, version)
     commit, own = read_object(path)
     check(commit.get("format") == 1, f"{path}: format {commit.get('format')}")
-    check(commit.keys() == COMMIT_KEYS, f"{path}: keys {sorted(commit.keys() ^ COMMIT_KEYS)}")
+    keys = commit.keys() - OPTIONAL_KEYS
+    check(keys == COMMIT_KEYS, f"{path}: keys {sorted(keys ^ COMMIT_KEYS)}")
     check(commit["version"] == version, f"{path}: version {commit['version']}")
     check(commit["operation"] in OPERATIONS, f"{path}: operation {commit['operation']}")
     for field in commit["schema"]["fields"]:
@@ -180,13 +189,38 @@ def read_commit(cache: Path, version: int) -> tuple[dict[str, Any], str]:
 
 
 def read_entries(value: dict[str, Any]) -> list[Entry]:
-    columns = [value[name.name] for name in fields(Entry)]
+    columns = [value[name] for name in ("shard", "attempt", "rows", "elements", "digest")]
+    columns += [value.get("span", value["rows"]), read_indices(value)]
     names = list(columns[3])
     counts = zip(*columns[3].values(), strict=True)
     columns[3] = [dict(zip(names, each, strict=True)) for each in counts]
     if not names:
         columns[3] = [{}] * len(value["shard"])
     return [Entry(*row) for row in zip(*columns, strict=True)]
+
+
+def read_indices(value: dict[str, Any]) -> list[tuple[int | None, ...]]:
+    if "extents" not in value:
+        return [tuple(range(rows)) for rows in value["rows"]]
+    indices: list[list[int | None]] = [[None] * rows for rows in value["rows"]]
+    extents = value["extents"]
+    columns = (extents[name] for name in ("entry", "first", "stored", "rows"))
+    for entry, first, stored, rows in zip(*columns, strict=True):
+        indices[entry][stored : stored + rows] = range(first, first + rows)
+    return [tuple(index) for index in indices]
+
+
+def replaced(entries: list[Entry], commit: dict[str, Any]) -> list[Entry]:
+    """The entries with some of them replaced by those of a commit."""
+    removed, added = list(commit["removed"]), read_entries(commit["entries"])
+    for old, new in commit["groups"]:
+        place = [entry.shard for entry in entries].index(removed[0])
+        gone, instead = entries[place : place + old], added[:new]
+        check([entry.shard for entry in gone] == removed[:old], f"{removed[:old]} are not there")
+        check(sum(e.span for e in gone) == sum(e.span for e in instead), "row indices")
+        entries = [*entries[:place], *instead, *entries[place + old :]]
+        removed, added = removed[old:], added[new:]
+    return entries
 
 
 def open_cache(cache: Path, version: int | None = None) -> Snapshot:
@@ -205,8 +239,11 @@ def open_cache(cache: Path, version: int | None = None) -> Snapshot:
         each, own = read_commit(cache, number)
         check(parent in (None, each["parent"]), f"commit {number} does not follow {number - 1}")
         parent = own
-        entries += read_entries(each["entries"])
-        end = each["totals"]["rows"]
+        if "removed" in each:
+            entries = replaced(entries, each)
+        else:
+            entries += read_entries(each["entries"])
+        end = each["totals"].get("span", each["totals"]["rows"])
         if each["seals"] and end > max(eras, default=0):
             eras.append(end)
     check_totals(commit["totals"], entries)
@@ -218,9 +255,12 @@ def check_totals(totals: dict[str, Any], entries: Sequence[Entry]) -> None:
     for entry in entries:
         whole = after(whole, from_text(entry.digest))
     check(totals["shards"] == len(entries), "shards")
-    check(totals["rows"] == sum(entry.rows for entry in entries), "rows")
-    for name, count in totals["elements"].items():
-        check(count == sum(entry.elements[name] for entry in entries), f"elements of {name}")
+    left = [sum(row is not None for row in entry.index) for entry in entries]
+    check(totals["rows"] == sum(left), "rows")
+    check(totals.get("span", totals["rows"]) == sum(entry.span for entry in entries), "span")
+    if all(rows == entry.rows for rows, entry in zip(left, entries, strict=True)):
+        for name, count in totals["elements"].items():
+            check(count == sum(entry.elements[name] for entry in entries), f"elements of {name}")
     check(totals["digest"] == as_text(whole), "content digest")
 
 
@@ -309,13 +349,24 @@ def read_shard(snapshot: Snapshot, entry: Entry) -> Shard:
 
 
 def read_cache(snapshot: Snapshot) -> Shard:
-    """All rows of a snapshot, each shard compared with its entry in the ledger."""
+    """All rows of a snapshot that are left, each shard compared with its entry in the ledger."""
     rows: list[Row] = []
     provenance: list[tuple[str, int]] = []
     for entry in snapshot.entries:
         shard = read_shard(snapshot, entry)
-        found = as_text(rows_digest(snapshot.schema, shard.rows))
+        left = [place for place, index in enumerate(entry.index) if index is not None]
+        kept = [shard.rows[place] for place in left]
+        found = as_text(rows_digest(snapshot.schema, kept))
         check(found == entry.digest, f"{entry.shard} has digest {found}, not {entry.digest}")
-        rows += shard.rows
-        provenance += shard.provenance
+        rows += kept
+        provenance += [shard.provenance[place] for place in left]
     return Shard(rows, provenance)
+
+
+def indices_of(snapshot: Snapshot) -> list[int]:
+    """The index of each row that is left."""
+    found, base = [], 0
+    for entry in snapshot.entries:
+        found += [base + index for index in entry.index if index is not None]
+        base += entry.span
+    return found

@@ -16,9 +16,11 @@ import pytest
 import cachelib
 from cachelib.commands.verify import verify
 from cachelib.format.canonical import seal
+from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
 from pipelines import tasks
+from tests.cachelib.gaps import compact, delete
 from tests.cachelib.golden import VERSION_1
 from tests.cachelib.helpers import EVERY_KIND, append_commit, random_columns, write_cache
 from tests.docs import reader
@@ -92,8 +94,9 @@ def assert_read_alike(path: Path, version: int | None = None) -> None:
     assert reader.as_text(reader.rows_digest(snapshot.schema, found.rows)) == str(
         cache.snapshot.digest
     )
-    assert len(found.rows) == len(cache)
-    indices = np.arange(len(cache))
+    indices = np.array(reader.indices_of(snapshot), np.int64)
+    assert len(found.rows) == len(indices)
+    assert_raises_for_the_others(cache, indices)
     columns = cache.take(indices)
     assert list(columns) == [field["name"] for field in snapshot.schema]
     for number, column in enumerate(columns.values()):
@@ -102,6 +105,12 @@ def assert_read_alike(path: Path, version: int | None = None) -> None:
             assert (theirs.dtype, theirs.shape) == (values.dtype, values.shape)
             assert theirs.tobytes() == values.tobytes()
     assert found.provenance == [(p.source, p.position) for p in cache.provenance(indices)]
+
+
+def assert_raises_for_the_others(cache: cachelib.Cache, indices: np.ndarray) -> None:
+    for row in np.setdiff1d(np.arange(len(cache)), indices):
+        with pytest.raises(cachelib.RowDeleted):
+            cache.take([row])
 
 
 @pytest.mark.parametrize("path", [CACHE, VERSION_1], ids=["built", "every kind"])
@@ -143,6 +152,22 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def gapped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of which rows were deleted, and then carried on beyond a checkpoint."""
+    path = tmp_path_factory.mktemp("gapped")
+    columns = random_columns(EVERY_KIND, [2, 3, 1, 0, 4], seed=1)
+    storage = write_cache(path, EVERY_KIND, columns, [[3, 2]])
+    delete(storage, [1, 4], columns)
+    while Ledger(storage).snapshot().commit.base is None:
+        append_commit(storage, EVERY_KIND, [])
+    return path
+
+
+def test_gaps_in_a_checkpoint_are_read_alike(gapped: Path) -> None:
+    assert_read_alike(gapped)
+
+
 def test_a_fresh_build_is_read_alike(fresh: Path) -> None:
     assert_read_alike(fresh)
 
@@ -150,6 +175,17 @@ def test_a_fresh_build_is_read_alike(fresh: Path) -> None:
 def test_a_checkpoint_is_read_alike(long: Path) -> None:
     assert_read_alike(long)
     assert_read_alike(long, 63)
+
+
+def test_deleted_and_compacted_rows_are_read_alike(tmp_path: Path) -> None:
+    columns = random_columns(EVERY_KIND, [2, 3, 1, 0, 4, 2, 2, 1], seed=1)
+    storage = write_cache(tmp_path, EVERY_KIND, columns, [[3, 0, 3], [2]])
+    delete(storage, [1, 4, 5, 7], columns)
+    assert_read_alike(tmp_path)
+    compact(storage, 0, 3, "packed", columns)
+    assert_read_alike(tmp_path)
+    delete(storage, [0], columns)
+    assert_read_alike(tmp_path)
 
 
 def test_checkpoints_are_where_the_document_says(long: Path) -> None:
@@ -187,7 +223,7 @@ def test_a_changed_commit_is_refused(tmp_path: Path) -> None:
         open_cache(path)
 
 
-@pytest.mark.parametrize("change", [{"format": 2}, {"operation": "delete"}, {"more": 1}])
+@pytest.mark.parametrize("change", [{"format": 2}, {"operation": "explode"}, {"more": 1}])
 def test_what_is_not_of_this_version_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     path = Path(shutil.copytree(CACHE, tmp_path / "cache"))
     commit = path / "_ledger" / f"{4:020d}.json"
@@ -297,10 +333,10 @@ def stored_objects(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def test_every_key_is_documented_and_every_documented_key_is_stored(
-    fresh: Path, long: Path
+    fresh: Path, long: Path, gapped: Path
 ) -> None:
     seen: set[Key] = set()
-    for path in (CACHE, fresh, long):
+    for path in (CACHE, fresh, long, gapped):
         for section, value in stored_objects(path):
             for where, key in keys_of(value, section):
                 found = matching(where, key)

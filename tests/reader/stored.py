@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.format.ledger import Commit, Entries, Ledger, Snapshot, follow
+from cachelib.format.entries import Entries
+from cachelib.format.ledger import Commit, Ledger, Snapshot, follow
 from cachelib.format.schema import Field, Schema
 from cachelib.format.shard import Manifest, ShardWriter, publish
 from cachelib.format.storage import Storage
