@@ -338,6 +338,8 @@ def test_every_key_is_documented_and_every_documented_key_is_stored(
     seen: set[Key] = set()
     for path in (CACHE, fresh, long, gapped):
         for section, value in stored_objects(path):
+            if path == gapped and section == "Manifest":
+                continue  # written by the tests, which have tasks of their own
             for where, key in keys_of(value, section):
                 found = matching(where, key)
                 # An object without keys has no more to say: {} of rejects, counts and tasks.
