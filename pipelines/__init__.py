@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["build"]
+__all__ = ["build", "compact", "delete"]
 
 
 def build(**values: Any) -> Any:
@@ -17,3 +17,17 @@ def build(**values: Any) -> Any:
     from pipelines.launcher import build as run
 
     return run(**values)
+
+
+def compact(cache: Any, **options: Any) -> Any:
+    """Pack small shards into larger ones; see `pipelines.maintenance.launcher.compact`."""
+    from pipelines.maintenance.launcher import compact as run
+
+    return run(cache, **options)
+
+
+def delete(cache: Any, **options: Any) -> Any:
+    """Delete rows of a cache; see `pipelines.maintenance.launcher.delete`."""
+    from pipelines.maintenance.launcher import delete as run
+
+    return run(cache, **options)

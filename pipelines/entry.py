@@ -17,6 +17,8 @@ from typing import NoReturn
 _MODULES = {
     "build": "pipelines.cli",
     "plan": "pipelines.cli",
+    "compact": "pipelines.maintenance.cli",
+    "delete": "pipelines.maintenance.cli",
     "ls": "cachelib.commands.cli",
     "head": "cachelib.commands.cli",
     "verify": "cachelib.commands.cli",
@@ -31,6 +33,8 @@ _USAGE = """usage: forebay COMMAND ...
 
   build   bring a cache up to date with its sources
   plan    show what build would do
+  compact pack small shards into larger ones, and drop the bytes of deleted rows
+  delete  delete rows by source, by row or by what their columns hold
   ls      commits and totals of a cache
   head    decoded rows
   verify  check everything that is stored

@@ -300,9 +300,7 @@ def _unfinished(
     asked for, unchanged; one of which nothing is committed if it takes in just what is asked for.
     Otherwise what was taken in stays, and the rest is planned anew.
     """
-    names = plans_after(request.storage, -1 if snapshot is None else snapshot.version)
-    if snapshot is not None and "plan" in snapshot.commit.task:
-        names.insert(0, snapshot.commit.task["plan"])
+    names = _newest_plans(request.storage, ledger, snapshot)
     present = {(source.name, source.version) for source in request.discovery.sources}
     lacking = {request.discovery.sources[piece.source] for piece in work.pieces}
     wanted = {(source.name, source.version) for source in lacking}
@@ -321,6 +319,18 @@ def _unfinished(
         if left and alike and (keys == wanted or (done > 0 and keys <= present)):
             return plan, done
     return None
+
+
+def _newest_plans(storage: Storage, ledger: Ledger, snapshot: Snapshot | None) -> list[str]:
+    """The plan that the newest rows of a cache are of, and those made since then."""
+    if snapshot is None:
+        return plans_after(storage, -1)
+    commit = snapshot.commit
+    names: list[str] = plans_after(storage, commit.version)
+    while commit.operation in ("seal", "compact", "delete", "retire"):  # a plan goes on over these
+        commit = ledger.commit(commit.version - 1)
+        names += plans_after(storage, commit.version)
+    return [commit.task["plan"], *names] if "plan" in commit.task else names
 
 
 def _roots(request: Request, plan: Plan) -> tuple[str, ...]:

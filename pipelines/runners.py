@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
@@ -19,9 +20,34 @@ LANES_ELSEWHERE = 256
 def run_waves(
     job: Job, runner: str, *, workers: int, processes: bool, arguments: Sequence[str]
 ) -> None:
-    """Write, merge and commit waves by one pipeline; returns when the engine is done with it.
+    """Write, merge and commit waves by one pipeline; returns when the engine is done with it."""
+    run(
+        lambda pipeline, lanes: (
+            pipeline
+            | "Waves" >> beam.Create([job], reshuffle=False)
+            | "WriteShards" >> WriteShards(lanes)
+            | "MergeShards" >> MergeShards()
+            | "CommitShards" >> CommitShards()
+        ),
+        runner,
+        workers=workers,
+        processes=processes,
+        arguments=arguments,
+    )
+
+
+def run(
+    build: Callable[[beam.Pipeline, int], Any],
+    runner: str,
+    *,
+    workers: int,
+    processes: bool,
+    arguments: Sequence[str],
+) -> None:
+    """Run a pipeline; returns when the engine is done with it.
 
     Args:
+        build: applies transforms to the pipeline; is told for how many lanes.
         runner: "embedded" (FnApiRunner), "bundles" (BundleBasedDirectRunner), "dask", or the name
             of a Beam runner.
         workers, processes: of the embedded runner.
@@ -52,13 +78,7 @@ def run_waves(
     options.view_as(SetupOptions).save_main_session = False
     pipeline = beam.Pipeline(runner=engine, options=options)
     os.rmdir(pipeline.local_tempdir)  # for other languages only; a killed build would leave it
-    _ = (
-        pipeline
-        | "Waves" >> beam.Create([job], reshuffle=False)
-        | "WriteShards" >> WriteShards(lanes)
-        | "MergeShards" >> MergeShards()
-        | "CommitShards" >> CommitShards()
-    )
+    build(pipeline, lanes)
     result = pipeline.run()
     result.wait_until_finish()
     if runner == "dask":

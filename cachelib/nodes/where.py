@@ -147,7 +147,8 @@ def _where(
     if kept is not None and not isinstance(node, Stored):
         raise ValueError(
             "plan= keeps which rows of one cache are chosen: give it to the first where(), "
-            "straight on the cache, and go on from there"
+            "straight on the cache, and go on from there; of a cache with deleted rows nothing "
+            "can be kept"
         )
     if isinstance(node, Concat):  # so that each part is still the rows of one cache
         parts = tuple(_where(child, condition, tell, None) for child in node.children)

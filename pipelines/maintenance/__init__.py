@@ -1,0 +1,1 @@
+"""Changes of a cache that add nothing: shards packed anew, and rows deleted."""

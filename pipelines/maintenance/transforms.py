@@ -1,0 +1,38 @@
+"""The public PTransform of maintenance: jobs become one commit each.
+
+Only references and ledger entries travel through it, never rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apache_beam as beam
+
+from pipelines.maintenance import tasks
+from pipelines.maintenance.tasks import Job
+
+
+class ChangeShards(beam.PTransform):
+    """Jobs -> what became of each, as JSON: shards are packed or thinned, and committed at once."""
+
+    def expand(self, jobs: beam.PCollection) -> beam.PCollection:
+        return (
+            jobs
+            | "Deal" >> beam.FlatMap(lambda job: [(job, unit) for unit in tasks.units(job)])
+            | "Spread" >> beam.Reshuffle()
+            | "Change" >> beam.Map(_work)
+            | "Key" >> beam.Map(lambda pair: (pair[0].name, pair))
+            | "Gather" >> beam.GroupByKey()
+            | "Commit" >> beam.Map(_commit)
+        )
+
+
+def _work(dealt: tuple[Job, range]) -> tuple[Job, dict[str, Any]]:
+    job, unit = dealt
+    return job, tasks.work(job, unit)
+
+
+def _commit(group: tuple[str, Any]) -> dict[str, Any]:
+    pairs = list(group[1])
+    return tasks.commit(pairs[0][0], [result for _, result in pairs])
