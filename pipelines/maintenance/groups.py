@@ -13,7 +13,7 @@ def groups(
     """Runs of shards that are packed into one, in order; those left out are well as they are.
 
     A run holds at most ``target`` bytes, unless it is one shard, and does not cross a border. It is
-    worth packing if it is several shards, or one that drops at least a fifth of its bytes.
+    worth packing if it is several shards, or one with deleted rows: what was deleted is to go.
 
     Args:
         sizes: int64 (shards,), bytes of the rows that are left of each.
@@ -27,7 +27,7 @@ def groups(
         ends = number == len(sizes) or number in starts or size + sizes[number] > target
         if ends and number > first:
             run = range(first, number)
-            if len(run) > 1 or 5 * waste[first] > sizes[first] + waste[first]:
+            if len(run) > 1 or waste[first]:
                 yield run
             first, size = number, 0
         if number < len(sizes):

@@ -49,9 +49,9 @@ def test_what_is_packed_leaves_no_more_to_pack(
     assert runs(packed, limits, target) == []
 
 
-def test_a_large_shard_is_left_alone_unless_a_fifth_of_it_is_waste() -> None:
-    assert runs([(80, 20)], [], 10) == []
-    assert runs([(79, 21)], [], 10) == [range(1)]
+def test_a_large_shard_is_left_alone_unless_rows_of_it_were_deleted() -> None:
+    assert runs([(80, 0)], [], 10) == []
+    assert runs([(80, 1)], [], 10) == [range(1)]
     assert runs([(4, 0), (4, 0), (4, 0)], [], 8) == [range(2)]
     assert runs([(4, 0), (4, 0), (4, 0)], [2], 80) == [range(2)]
     assert runs([(0, 0), (0, 0)], [], 1) == [range(2)]
