@@ -93,6 +93,15 @@ class BuildConfig(BaseModel):
     invalid_unicode: Literal["reject", "replace"] = Field(
         "reject", description="What becomes of a record with invalid Unicode."
     )
+    map: str | None = Field(
+        None,
+        description="Function that changes each record, MODULE:FUNCTION: it takes a dict of the "
+        "text and the kept fields, and gives the text, a dict of what changes, or None to leave "
+        "the record out.",
+    )
+    map_version: str | None = Field(
+        None, description="Tells the map function from earlier ones; else its source does."
+    )
     holdout: HoldoutConfig | None = Field(
         None,
         description="Share of records that go to a cache of their own beside this one, "

@@ -18,6 +18,7 @@ from pipelines.columns import text_schema
 from pipelines.config import BuildConfig, called
 from pipelines.sample import Sample, take_sample
 from pipelines.sources import Discovery, discover, url_of
+from pipelines.sources.mapping import mapped
 from pipelines.sources.records import Holdout, Reading, Source
 from pipelines.tasks import tokenizer_objects
 from pipelines.tokenization import (
@@ -105,7 +106,10 @@ def inquire(
     """
     storage = Storage.at(cache_url(config, held))
     everything = Reading(
-        config.text_field, tuple(sorted(config.keep.items())), config.invalid_unicode
+        config.text_field,
+        tuple(sorted(config.keep.items())),
+        config.invalid_unicode,
+        map=None if config.map is None else mapped(config.map, config.map_version),
     )
     told = config.holdout
     holdout = None if told is None else Holdout(told.fraction, told.seed, held)
@@ -177,6 +181,8 @@ def _shown(value: Any) -> str:
     """A value of how records are read; kept fields as they are given."""
     if value is None:
         return "nothing"
+    if isinstance(value, dict) and "function" in value:
+        return f"{value['function']} ({value['by']} {value['told']})"
     if isinstance(value, dict):
         side = "what is held out" if value["held"] else "the rest"
         return f"{value['fraction']} by seed {value['seed']} ({side})"

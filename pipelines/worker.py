@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -214,6 +215,7 @@ def _between(records: Records, start: int, stop: int) -> Records:
         positions=records.positions[low:high],
         rejects=tuple(r for r in records.rejects if start <= r.position < stop),
         replaced=records.replaced if start == records.start else 0,
+        omitted=records.omitted[(records.omitted >= start) & (records.omitted < stop)],
         start=start,
         stop=stop,
     )
@@ -263,6 +265,8 @@ class _Part:
         else:
             self._covered = piece
             self.covers.append(Cover(name, records.start, records.stop, False))
+        if len(records.omitted):
+            self.behind.do(partial(self._count, "omitted", len(records.omitted)))
         if _holds(records):
             self._waiting.append((name, records))
             self._waiting_bytes += records.text.nbytes

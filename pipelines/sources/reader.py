@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 
 from cachelib.errors import SourceError
-from pipelines.sources import arrow, csvs, files, jsonarray, jsonl, lines, parquet, text
+from pipelines.sources import arrow, csvs, files, jsonarray, jsonl, lines, mapping, parquet, text
 from pipelines.sources.records import Reading, Records, Source
 
 
@@ -40,12 +40,14 @@ def read(
         )
 
     found = _records(url, source, start, stop, reading)
-    if reading.holdout is None:
+    if reading.holdout is None and reading.map is None:
         yield from found
         return
     with closing(found):
         for records in found:
-            yield reading.holdout.of(source.name, records)
+            if reading.holdout is not None:
+                records = reading.holdout.of(source.name, records)
+            yield records if reading.map is None else mapping.apply(records, reading)
 
 
 def _records(

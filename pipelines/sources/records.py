@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -123,6 +123,21 @@ class Holdout:
 
 
 @dataclass(frozen=True)
+class Mapped:
+    """A function that changes records.
+
+    Attributes:
+        function: where it is, as MODULE:FUNCTION.
+        by: what tells it from earlier ones of that name: "source" or "version".
+        told: the digest of its source, or its version.
+    """
+
+    function: str
+    by: str
+    told: str
+
+
+@dataclass(frozen=True)
 class Reading:
     """How records become text; part of a cache's identity.
 
@@ -132,12 +147,14 @@ class Reading:
         invalid_unicode: "reject", or "replace" by U+FFFD, for bytes that are not UTF-8 and lone
             surrogate escapes in the text and in kept strings.
         holdout: which records are read; None for all.
+        map: the function that changes what is read; None for none.
     """
 
     text_field: str = "text"
     keep: tuple[tuple[str, str], ...] = ()
     invalid_unicode: str = "reject"
     holdout: Holdout | None = None
+    map: Mapped | None = None
 
     def __post_init__(self) -> None:
         if not self.text_field:
@@ -158,21 +175,23 @@ class Reading:
                 raise ValueError(f"keep {name!r}: named more than once")
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object, the same as ever where nothing is held out."""
+        """A JSON object, the same as ever where nothing is held out or mapped."""
         value = asdict(self)
-        if self.holdout is None:
-            del value["holdout"]
+        for name in ("holdout", "map"):
+            if value[name] is None:
+                del value[name]
         return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Reading:
         """The inverse of ``to_json``."""
-        holdout = value.get("holdout")
+        holdout, mapped = value.get("holdout"), value.get("map")
         return cls(
             **{
                 **value,
                 "keep": tuple(map(tuple, value["keep"])),
                 "holdout": None if holdout is None else Holdout(**holdout),
+                "map": None if mapped is None else Mapped(**mapped),
             }
         )
 
@@ -207,6 +226,8 @@ class Records:
         replaced: number of records in which invalid Unicode was replaced, those of the other side
             of a hold-out among them.
         start, stop: the positions covered; successive runs are contiguous.
+        omitted: int64 of shape (m,), strictly increasing: where the records begin that a function
+            left out.
     """
 
     text: pa.LargeStringArray
@@ -216,6 +237,7 @@ class Records:
     replaced: int
     start: int
     stop: int
+    omitted: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -249,6 +271,7 @@ class Records:
             replaced=sum(part.replaced for part in parts),
             start=parts[0].start,
             stop=parts[-1].stop,
+            omitted=np.concatenate([part.omitted for part in parts]),
         )
 
 

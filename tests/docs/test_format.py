@@ -128,10 +128,12 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = folder / "cache"
     (folder / "half.jsonl").write_text('{"id": "half", "text": "\\ud800 water", "score": 1}\n')
     build(
-        **OPTIONS,
+        **{**OPTIONS, "max_reject_rate": 1},
         inputs=[str(SOURCES), str(folder / "half.jsonl")],
         to=str(path),
         invalid_unicode="replace",
+        map="tests.pipelines.functions_of_records:shout",
+        holdout={"fraction": 0.2},
         show=lambda progress: None,
     )
     (plan,) = (file.stem for file in (path / "_plans").iterdir())
