@@ -97,21 +97,23 @@ class Cache:
         return self.snapshot.rows
 
     def elements(self, field: str) -> int:
-        """The number of stored values of a ragged field: also those of deleted rows, until a
-        compaction drops them.
+        """The number of values of a ragged field in all rows that are left.
 
         Raises:
             KeyError: there is no such field.
             ValueError: the field is not ragged.
         """
-        return int(self._arrays.bases(self._ragged(field), "data")[-1])
+        f = self._ragged(field)
+        live = self.live
+        return int(self._arrays.bases(f, "data")[-1]) if live is None else live.values(field)
 
     def nbytes(self, fields: Sequence[str] | None = None) -> int:
         """Bytes of all values of fields once they are decoded; None for all fields."""
         total = 0
         for name in self.schema.names if fields is None else as_names("fields", fields):
             f = self.schema[name]
-            count = self.elements(name) if f.ragged else len(self)
+            rows: int = self.snapshot.commit.totals["rows"]
+            count = self.elements(name) if f.ragged else rows
             total += count * math.prod(f.shape) * np.dtype(f.dtype).itemsize
         return total
 
@@ -197,7 +199,7 @@ class Cache:
         ]
 
     def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray:
-        """Slices of a ragged field's values put back to back over all rows.
+        """Slices of a ragged field's values put back to back over all rows that are left.
 
         Args:
             field: a ragged field.
@@ -226,7 +228,7 @@ class Cache:
             positions: integers of any shape, each inside [0, elements).
 
         Returns:
-            int64 of the same shape; -1 where that row was deleted.
+            int64 of the same shape.
 
         Raises:
             IndexError: a position is outside.
@@ -236,12 +238,16 @@ class Cache:
         """
         f = self.schema[self._ragged(field).like or field]
         flat = as_positions("positions", positions).reshape(-1)
-        bases = self._arrays.bases(f, "data")
-        if len(flat) and (flat.min() < 0 or flat.max() >= bases[-1]):
+        total = self.elements(field)
+        if len(flat) and (flat.min() < 0 or flat.max() >= total):
             raise IndexError(
                 f"positions from {flat.min()} to {flat.max()} are not inside the "
-                f"{bases[-1]} values of {field!r}"
+                f"{total} values of {field!r}"
             )
+        live = self.live
+        if live is not None:
+            flat = live.value_places(field, flat)
+        bases = self._arrays.bases(f, "data")
         shards = np.searchsorted(bases, flat, side="right") - 1
         rows = np.empty(len(flat), np.int64)
         for shard in np.unique(shards):
@@ -249,7 +255,6 @@ class Cache:
             offsets = self._shard_offsets(f, int(shard))
             local = np.searchsorted(offsets, flat[chosen] - bases[shard], side="right") - 1
             rows[chosen] = self.snapshot.stored_bases[shard] + local
-        live = self.live
         return (rows if live is None else live.rows_stored(rows)).reshape(np.shape(positions))
 
     def alike(self, field: str) -> tuple[str, ...]:
@@ -263,7 +268,7 @@ class Cache:
         return tuple(f.name for f in self.schema.fields if f.ragged and owner in (f.name, f.like))
 
     def spans(self, field: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the values of rows begin in the stream over all rows, and how many there are.
+        """Where the values of rows begin in the stream over all rows left, and how many there are.
 
         Args:
             field: a ragged field.
@@ -277,10 +282,13 @@ class Cache:
             KeyError, ValueError: as of `elements`.
         """
         owner = self.schema[self._ragged(field).like or field]
-        return self._row_spans(owner, self._stored(as_indices(rows, len(self))))
+        rows = as_indices(rows, len(self))
+        starts, lengths = self._row_spans(owner, self._stored(rows))
+        live = self.live
+        return starts if live is None else live.positions(field, rows, starts), lengths
 
     def read_spans(self, field: str, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Slices of different lengths of a ragged field's values put back to back over all rows.
+        """Slices of different lengths of a ragged field's values, back to back over all rows left.
 
         Args:
             field: a ragged field.
@@ -313,6 +321,8 @@ class Cache:
                 f"a slice of {lengths[at]} from {starts[at]} is not inside the {total} values of "
                 f"{field!r}"
             )
+        if self.live is not None:
+            starts, lengths = self.live.slices(field, starts, lengths)
         return self._arrays.read(f, "data", starts, lengths)
 
     def dataset(self) -> Dataset:

@@ -26,8 +26,6 @@ class Thinned(Protocol):
 class Left:
     """The rows of a cache that are left, counted over the gaps; a stream.
 
-    Where they lie is known from the ledger: nothing is read for it.
-
     Attributes:
         child: all rows of the cache, by index.
         selection: which of them are left.
@@ -72,30 +70,25 @@ class Left:
     def describe(self) -> dict[str, Any]:
         return self.child.describe()
 
-    # As a stream: places are those of all stored values, also of deleted rows.
+    # As a stream: that of the cache, which has no values of deleted rows.
 
     def alike(self, field: str) -> tuple[str, ...]:
         return self.child.alike(field)
 
     def elements(self, field: str) -> int:
-        self.child.elements(field)  # says what is wrong with the field
-        return self.selection.values(field)
+        return self.child.elements(field)
 
     def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray:
-        found = self.slices(field, starts, np.full(len(starts), length, np.int64))
-        values = self.read_spans(field, found.starts, found.lengths)
-        return values.reshape(len(starts), length, *values.shape[1:])
+        return self.child.read_elements(field, starts, length)
 
     def rows_at(self, field: str, positions: np.ndarray) -> np.ndarray:
-        places = self.selection.value_places(field, positions.reshape(-1))
-        rows = self.selection.ranks(self.child.rows_at(field, places))
-        return rows.reshape(positions.shape)
+        return self.selection.ranks(self.child.rows_at(field, positions))
 
     def value_bytes(self, field: str) -> float:
         return self.child.value_bytes(field)
 
     def slices(self, field: str, starts: np.ndarray, lengths: np.ndarray) -> Slices:
-        return Slices(*self.selection.slices(field, starts, lengths))
+        return self.child.slices(field, starts, lengths)
 
     def places(self, field: str) -> int:
         return self.child.places(field)

@@ -103,31 +103,30 @@ class Live:
 
     def slices(
         self, field: str, starts: np.ndarray, lengths: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where slices of the values of the rows that are left lie, back to back over all of them.
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where slices of the values of the rows that are left lie.
 
         Args:
             field: a ragged one.
             starts, lengths: int64 (n,); each start..start+length lies inside [0, values).
 
         Returns:
-            Places and lengths of pieces, int64 (pieces,), those of a slice side by side and in
-            order, and the number of pieces of each slice, int64 (n,), which may be 0.
+            Places and lengths of pieces, int64 (pieces,): back to back they are the slices.
         """
-        before = self._values_before[field]
-        cuts = cut(starts, starts + lengths, before)
-        filled = lengths > 0
-        counts = np.zeros(len(starts), np.int64)
-        ends = np.cumsum(cuts.sizes)
-        last = np.searchsorted(ends, np.cumsum(lengths[filled]), side="left") + 1
-        counts[filled] = np.diff(last, prepend=0)
-        return self.begins[field][cuts.shards] + cuts.starts, cuts.sizes, counts
+        cuts = cut(starts, starts + lengths, self._values_before[field])
+        return self.begins[field][cuts.shards] + cuts.starts, cuts.sizes
 
     def value_places(self, field: str, positions: np.ndarray) -> np.ndarray:
         """The place of each int64 position among the values of the rows that are left; int64."""
         before = self._values_before[field]
         extents = np.searchsorted(before, positions, side="right") - 1
         return self.begins[field][extents] + positions - before[extents]
+
+    def positions(self, field: str, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Where values of rows that are left, stored at int64 places (n,), come among the values of
+        all rows that are left; int64 (n,)."""
+        extents = np.searchsorted(self.first, rows, side="right") - 1
+        return self._values_before[field][extents] + places - self.begins[field][extents]
 
     def values_before(self, field: str, rows: np.ndarray) -> np.ndarray:
         """The values of a field in the rows left before each row index where an extent begins or

@@ -49,6 +49,17 @@ def check(cache: Cache, columns: Columns, left: list[int]) -> None:
     assert str(cache.snapshot.digest) == str(digest_rows(EVERY_KIND, expected))
     tokens = expected["tokens"]
     assert isinstance(tokens, Ragged)
+    assert cache.elements("tokens") == len(tokens.values)
+    stream = cache.read_elements("tokens", np.arange(len(tokens.values)), 1)[:, 0]
+    np.testing.assert_array_equal(stream, tokens.values)
+    masks = expected["mask"]
+    assert isinstance(masks, Ragged)
+    np.testing.assert_array_equal(
+        cache.read_spans("mask", *cache.spans("mask", backwards)),
+        masks.take(np.arange(len(rows))[::-1]).values,
+    )
+    at = np.arange(len(tokens.values))
+    np.testing.assert_array_equal(cache.rows_at("tokens", at), np.repeat(rows, tokens.lengths))
     if len(tokens.values) >= 3:
         windows = cache.windows(3, stride=1)
         starts = np.arange(len(tokens.values) - 2)
