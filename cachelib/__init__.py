@@ -2,6 +2,7 @@
 
 from cachelib.cache import Cache, open
 from cachelib.errors import (
+    AttemptRetired,
     BuildFailed,
     CacheNotFound,
     CorruptData,
@@ -9,6 +10,7 @@ from cachelib.errors import (
     IncompatibleCache,
     LedgerConflict,
     RowDeleted,
+    SnapshotExpired,
     SourceChanged,
     SourceError,
     StateMismatch,
@@ -19,6 +21,7 @@ from cachelib.ragged import Ragged
 from cachelib.rebuild import rebuild
 
 __all__ = [
+    "AttemptRetired",
     "BuildFailed",
     "Cache",
     "CacheNotFound",
@@ -28,6 +31,7 @@ __all__ = [
     "LedgerConflict",
     "Ragged",
     "RowDeleted",
+    "SnapshotExpired",
     "SourceChanged",
     "SourceError",
     "StateMismatch",

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from cachelib.errors import RowDeleted
+from cachelib.errors import CorruptData, RowDeleted
 from cachelib.format.canonical import digest_of
 from cachelib.format.digest import Digest
 from cachelib.format.ledger import Ledger, Snapshot
+from cachelib.format.pins import pinned
 from cachelib.format.schema import POSITION, SOURCE, Field, Schema, as_names
 from cachelib.format.shard import read_details
 from cachelib.format.storage import Storage
@@ -60,7 +61,10 @@ class Cache:
 
     def __init__(self, storage: Storage, version: int | None = None) -> None:
         self.storage = storage
-        self.snapshot: Snapshot = Ledger(storage).snapshot(version)
+        ledger = Ledger(storage)
+        if version is not None:
+            ledger.check_kept(version)
+        self.snapshot: Snapshot = ledger.snapshot(version)
         self.live = Live.of(self.snapshot.entries, self.schema)
         self._arrays = Arrays(storage, self.snapshot)
         self._source_lists: Latest[int, list[str]] = Latest(SOURCE_LISTS)
@@ -85,6 +89,7 @@ class Cache:
 
         Raises:
             CacheNotFound: there is no such version.
+            SnapshotExpired: its rows are gone.
         """
         return Cache(self.storage, as_integer("version", version))
 
@@ -415,24 +420,39 @@ class Cache:
     def _sources(self, shard: int) -> list[str]:
         def read() -> list[str]:
             entries = self.snapshot.entries
-            details = read_details(self.storage, entries.shard[shard], entries.attempt[shard])
+            try:
+                details = read_details(self.storage, entries.shard[shard], entries.attempt[shard])
+            except CorruptData as error:
+                raise Ledger(self.storage).explained(self.version, error) from error
             found: list[str] = details["sources"]
             return found
 
         return self._source_lists.get(shard, read)
 
 
-def open(path: str | os.PathLike[str], version: int | None = None) -> Cache:
+def open(
+    path: str | os.PathLike[str], version: int | None = None, *, pin: str | None = None
+) -> Cache:
     """Open a cache, pinned to one version of its ledger.
 
     Args:
         path: a local path, or a file://, gs:// or s3:// URL.
-        version: the version to read; None for the newest.
+        version: the version to read; None for the newest, or the one that the pin stands for.
+        pin: a name; the version that it stands for is opened, and kept by `gc` until the pin is
+            removed (``forebay unpin``). Where there is no pin of that name, one is stored, for the
+            version given or the newest.
 
     Raises:
         CacheNotFound: there is no cache, or no such version.
-        TypeError: path or version are of another type.
+        SnapshotExpired: the rows of that version are gone; names the commit that gave them up.
+        StateMismatch: the pin stands for another version than the one given.
+        StorageError: the pin cannot be stored, as where the store can only be read.
+        TypeError, ValueError: path, version or pin are of another type, or no name.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"path must be the path or URL of a cache, got {path!r}")
-    return Cache(Storage.at(path), None if version is None else as_integer("version", version))
+    storage = Storage.at(path)
+    version = None if version is None else as_integer("version", version)
+    if pin is not None:
+        version = pinned(storage, pin, version).version
+    return Cache(storage, version)

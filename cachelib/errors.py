@@ -15,6 +15,10 @@ class CorruptData(ForebayError):
     """Stored bytes are missing or are not what was written."""
 
 
+class SnapshotExpired(ForebayError):
+    """A version of a cache of which rows are gone: garbage was collected since."""
+
+
 class RowDeleted(ForebayError, IndexError):
     """A row was deleted: its index leads to nothing, and will not lead to another row."""
 
@@ -25,6 +29,10 @@ class StorageError(ForebayError):
 
 class LedgerConflict(ForebayError):
     """Another writer committed something that this one cannot go along with."""
+
+
+class AttemptRetired(LedgerConflict):
+    """A shard to be committed was given up meanwhile, and its arrays are deleted."""
 
 
 class IncompatibleCache(ForebayError):

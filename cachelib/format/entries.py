@@ -188,6 +188,15 @@ class Entries:
         )
         return found.simplified()
 
+    def kept(self, index: int) -> np.ndarray | None:
+        """Of each row in a shard's arrays whether it is left, bool (rows,); None if all are."""
+        extents = None if self.extents is None else self.extents.of_entries(index, index + 1)
+        if extents is None or extents.rows.sum() == self.rows[index]:
+            return None
+        kept = np.zeros(int(self.rows[index]), np.bool_)
+        kept[ranges(extents.stored, extents.rows)] = True
+        return kept
+
     def simplified(self) -> Entries:
         """The same entries, without the columns that say nothing."""
         if self.extents is None or self.spans is None:

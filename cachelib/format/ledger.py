@@ -8,21 +8,24 @@ commits since.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from cachelib.errors import (
+    AttemptRetired,
     CacheNotFound,
     CorruptData,
     ForebayError,
     IncompatibleCache,
+    SnapshotExpired,
     StorageError,
 )
 from cachelib.format.canonical import digest_of, seal, unseal
@@ -43,6 +46,9 @@ SEGMENT_ENTRIES = 8192
 
 CHECKPOINT_EVERY = 64
 """Commits from one checkpoint to the next."""
+
+RETIREMENTS = 64
+"""Objects that name retired attempts, at most, before they become one."""
 
 OPERATIONS = ("create", "append", "seal", "compact", "delete", "retire", "finish")
 
@@ -85,6 +91,9 @@ class Commit:
             on.
         groups: (shards of ``removed``, entries that stand for them), in row order.
         retired: name of the object that says which attempts will be deleted, or None.
+        collected: what all retire commits up to this one gave up, or None: {"expired": [[start,
+            stop, version of the retire commit], ...], the versions [start, stop) that need arrays
+            which were given up, and "attempts": names of objects as `retired`}.
     """
 
     version: int
@@ -106,6 +115,7 @@ class Commit:
     removed: tuple[str, ...] = ()
     groups: tuple[tuple[int, int], ...] = ()
     retired: str | None = None
+    collected: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.operation not in OPERATIONS:
@@ -120,6 +130,11 @@ class Commit:
         """Row indices given out up to and with this commit."""
         span: int = self.totals.get("span", self.totals["rows"])
         return span
+
+    def expired_by(self, version: int) -> int | None:
+        """The retire commit that let a version expire, as of this commit, or None."""
+        ranges = [] if self.collected is None else self.collected["expired"]
+        return next((by for start, stop, by in ranges if start <= version < stop), None)
 
     @property
     def replacements(self) -> list[Replacement]:
@@ -172,7 +187,7 @@ class Commit:
             ) from error
 
 
-_OPTIONAL = ("removed", "groups", "retired")
+_OPTIONAL = ("removed", "groups", "retired", "collected")
 """Keys of a commit that are left out where they say nothing."""
 
 
@@ -410,6 +425,44 @@ class Ledger:
             values.append(value)
         return values
 
+    def check_kept(self, version: int) -> None:
+        """Check that a version still has its rows, as far as the hint at the newest one tells.
+
+        Raises:
+            SnapshotExpired: naming the retire commit, and what can be opened instead.
+        """
+        hint = self.storage.read("_ledger/head") or b""
+        if not re.fullmatch(rb"[0-9]{1,20}", hint) or int(hint) <= version:
+            return  # versions expire by later commits
+        with suppress(CacheNotFound, CorruptData, IncompatibleCache):
+            self._refuse_expired(self.commit(int(hint)), version)
+
+    def explained(self, version: int, error: CorruptData) -> ForebayError:
+        """An error in reading a version as it should be raised: the version may have expired."""
+        try:
+            newest = self.head()
+            if newest is not None:
+                self._refuse_expired(self.commit(newest), version)
+        except SnapshotExpired as expired:
+            return expired
+        except ForebayError:
+            pass  # that it cannot be told must not hide what was found
+        return error
+
+    def _refuse_expired(self, newest: Commit, version: int) -> None:
+        by = newest.expired_by(version)
+        if by is not None:
+            raise SnapshotExpired(
+                f"{self.storage.url}: version {version} has expired: commit {by} (retire) gave up "
+                f"arrays that it needs, and they are deleted. The newest version is "
+                f"{newest.version}; a pin (forebay pin) keeps a version from then on"
+            )
+
+    def retired_attempts(self, collected: Mapping[str, Any] | None) -> frozenset[tuple[str, str]]:
+        """The attempts, as (shard, attempt), that commits gave up: `Commit.collected`."""
+        names = () if collected is None else collected["attempts"]
+        return frozenset().union(*(_retired(self.storage, name) for name in names))
+
     def put_object(self, value: Any) -> str:
         """Store an immutable JSON value that commits refer to; returns its name, its digest."""
         name = digest_of(value)
@@ -417,7 +470,12 @@ class Ledger:
         return name
 
     def append(self, commit: Commit) -> Commit:
-        """Put a commit if there is none of its version; returns the one that is there then."""
+        """Put a commit if there is none of its version; returns the one that is there then.
+
+        Raises:
+            AttemptRetired: an entry names an attempt that was given up.
+        """
+        self._refuse_retired(commit)
         key = commit_key(commit.version)
         data = seal(commit.to_json())
         there = self.storage.put_if_absent(key, data)
@@ -426,6 +484,20 @@ class Ledger:
         with suppress(StorageError):  # a hint may lag; the commit is made
             self.storage.write("_ledger/head", str(commit.version).encode("ascii"))
         return commit
+
+    def _refuse_retired(self, commit: Commit) -> None:
+        if not len(commit.entries) or commit.collected is None:
+            return
+        retired = self.retired_attempts(commit.collected)
+        entries = zip(commit.entries.shard, commit.entries.attempt, strict=True)
+        found = sorted(retired.intersection(entries))
+        if found:
+            shard, attempt = found[0]
+            raise AttemptRetired(
+                f"{self.storage.url}: attempt {attempt} of shard {shard} (and {len(found) - 1} "
+                "more) was given up by a gc, and its arrays are deleted. Nothing is damaged: let "
+                "forebay gc run to its end, then the same command writes it anew"
+            )
 
     def coverage_deltas(self, snapshot: Snapshot) -> list[Any]:
         """The coverage objects that add up to a snapshot's coverage, oldest first."""
@@ -453,6 +525,13 @@ class Ledger:
                 )
             ],
         }
+
+
+@functools.lru_cache(maxsize=256)
+def _retired(storage: Storage, name: str) -> frozenset[tuple[str, str]]:
+    """The attempts that an object names; it never changes."""
+    (value,) = Ledger(storage).checkpointed([name])
+    return frozenset((shard, attempt) for shard, attempt in value["attempts"])
 
 
 def carried_on(parts: Sequence[Entries], commits: Sequence[Commit], storage: Storage) -> Entries:
@@ -529,6 +608,7 @@ def follow(
         seals=seals,
         finished=finished,
         base=_base_after(ledger, parent),
+        collected=None if parent is None else parent.commit.collected,
     )
 
 
@@ -579,7 +659,44 @@ def replace_shards(
         base=_base_after(ledger, parent),
         removed=tuple(shard for group in groups for shard in group.removed),
         groups=tuple((len(group.removed), len(group.added)) for group in groups),
+        collected=parent.commit.collected,
     )
+
+
+def retire(
+    ledger: Ledger,
+    parent: Snapshot,
+    *,
+    task: Mapping[str, Any],
+    attempts: Sequence[tuple[str, str]],
+    expired: Sequence[tuple[int, int, int]],
+) -> Commit:
+    """The commit that gives up attempts after a parent; it is not put yet. It changes no row.
+
+    Args:
+        attempts: (shard, attempt) of those that no version which can be read needs; may be none.
+        expired: as of `Commit.collected`, of all retire commits together.
+    """
+    before = parent.commit.collected
+    names = [] if before is None else list(before["attempts"])
+    if len(names) >= RETIREMENTS:
+        together = sorted(ledger.retired_attempts(before))
+        names = [ledger.put_object({"attempts": [list(each) for each in together]})]
+    retired = None
+    if attempts:
+        retired = ledger.put_object({"attempts": [list(each) for each in sorted(attempts)]})
+        names.append(retired)
+    commit = follow(
+        ledger,
+        parent,
+        operation="retire",
+        task=task,
+        schema=parent.commit.schema,
+        identity=parent.commit.identity,
+        finished=parent.commit.finished,
+    )
+    collected = {"expired": [list(each) for each in expired], "attempts": names}
+    return replace(commit, retired=retired, collected=collected)
 
 
 def _with_span(totals: dict[str, Any], span: int) -> dict[str, Any]:

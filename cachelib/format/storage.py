@@ -305,6 +305,41 @@ class Storage:
         keys = ts.KvStore.KeyRange(prefix, _after(prefix))
         _result(_open_store(self.url).delete_range(keys), self.where(prefix))
 
+    def delete(self, key: str) -> None:
+        """Delete an object, if it is there; of files also one that was not written to its end."""
+        if self.local_path is None:
+            _result(_open_store(self.url).write(key, None), self.where(key))
+            return
+        try:
+            (self.local_path / key).unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"{self.where(key)}: {error}") from error
+
+    def delete_folder(self, prefix: str, first: str) -> None:
+        """Delete all that lies below a prefix that ends in "/", unfinished writes included.
+
+        Args:
+            first: the key below it that is deleted before all others.
+        """
+        folder = self.local_path
+        if folder is None:
+            self.delete(prefix + first)
+            self.delete_prefix(prefix)
+            return
+        try:
+            (folder / prefix / first).unlink(missing_ok=True)
+            for path, folders, files in os.walk(folder / prefix, topdown=False):
+                for file in files:
+                    (Path(path) / file).unlink(missing_ok=True)
+                for name in folders:
+                    _remove_empty(Path(path) / name)
+            _remove_empty(folder / prefix)
+            _remove_empty((folder / prefix).parent)
+        except NotADirectoryError:
+            return  # something else is there
+        except OSError as error:
+            raise StorageError(f"{self.where(prefix)}: {error}") from error
+
     def open_array(
         self, key: str, metadata: Mapping[str, Any], *, write: bool, cached: bool = True
     ) -> ts.TensorStore:
@@ -334,6 +369,12 @@ class Storage:
             spec, open=True, assume_metadata=True, read=not write, write=write, context=context
         )
         return _result(array, self.where(key))
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder, unless somebody writes into it or has removed it."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 @contextmanager

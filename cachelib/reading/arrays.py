@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cachelib.format.ledger import Snapshot
+from cachelib.errors import CorruptData
+from cachelib.format.ledger import Ledger, Snapshot
 from cachelib.format.schema import Field
 from cachelib.format.shard import (
     OFFSETS_CHUNK,
@@ -70,7 +71,16 @@ class Arrays:
 
         Raises:
             CorruptData: stored bytes are missing or damaged; names shard, field and rows.
+            SnapshotExpired: they are gone, since the snapshot has expired.
         """
+        try:
+            return self._read(field, kind, starts, lengths)
+        except CorruptData as error:
+            raise Ledger(self._storage).explained(self._snapshot.version, error) from error
+
+    def _read(
+        self, field: Field, kind: Kind, starts: np.ndarray, lengths: np.ndarray
+    ) -> np.ndarray:
         check_fork()  # arrays may be open already
         bases = self.bases(field, kind)
         if not lengths.any():

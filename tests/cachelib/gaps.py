@@ -9,6 +9,7 @@ import numpy as np
 from cachelib.format.digest import digest_rows
 from cachelib.format.entries import Replacement
 from cachelib.format.ledger import Commit, Ledger, replace_shards
+from cachelib.format.shard import publish
 from cachelib.format.storage import Storage
 from cachelib.ragged import ranges
 from cachelib.reading.scan import Scan
@@ -47,7 +48,7 @@ def compact(storage: Storage, start: int, stop: int, name: str, columns: Columns
     left = group.left
     bases = parent.row_bases[start:stop]
     rows = ranges(bases[left.entry] + left.first, left.rows)
-    manifest = write_shard(storage, EVERY_KIND, name, take(columns, rows))
+    manifest = publish(storage, write_shard(storage, EVERY_KIND, name, take(columns, rows)))
     packed = group.packed(manifest.shard, manifest.attempt, manifest.digest)
     groups = [Replacement(group.shard, packed)]
     commit = replace_shards(ledger, parent, operation="compact", task={}, groups=groups)
