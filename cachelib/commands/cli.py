@@ -1,4 +1,4 @@
-"""The commands that read caches: ls, head, verify, stats and explain."""
+"""The commands that read caches: ls, head, verify, stats and explain; and those about versions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import time
-import unicodedata
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,9 @@ from typing import Any
 import numpy as np
 
 from cachelib.cache import Cache
+from cachelib.commands import versions
+from cachelib.commands.history import Step, steps
+from cachelib.commands.printing import print_json, print_table, printable
 from cachelib.commands.stats import (
     QUANTILES,
     Sources,
@@ -26,10 +28,9 @@ from cachelib.commands.stats import (
     histogram_range,
     statistics,
 )
-from cachelib.commands.verify import Progress, difference, verify
+from cachelib.commands.verify import Progress, difference, garbage, verify
 from cachelib.dataset import Dataset
 from cachelib.errors import ForebayError, StateMismatch
-from cachelib.format.ledger import Commit, Ledger
 from cachelib.format.schema import Field
 from cachelib.format.shard import has_offsets
 from cachelib.format.storage import Storage
@@ -58,7 +59,7 @@ SOURCES_SHOWN = 40
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``ls``, ``head``, ``verify``, ``stats`` or ``explain``; returns the exit status."""
+    """Run one of the commands below; returns the exit status."""
     options = _parser(arguments[0]).parse_args(arguments[1:])
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -95,6 +96,9 @@ def _parser(command: str) -> argparse.ArgumentParser:
         _add_explain(parser)
         return parser
     parser.add_argument("cache", type=_storage, help="a local path, file://, gs:// or s3:// URL")
+    if command in ("log", "diff", "checkout", "pin", "unpin"):
+        versions.add_options(parser, command)
+        return parser
     parser.add_argument("--version", type=int, help="look at this version, not the newest")
     if command in ("ls", "stats"):
         parser.add_argument("--json", action="store_true", help="print JSON")
@@ -148,77 +152,65 @@ def _storage(location: str) -> Storage:
 
 def _ls(options: argparse.Namespace) -> int:
     storage: Storage = options.cache
-    ledger = Ledger(storage)
-    newest = ledger.commit(ledger.resolve(options.version))
-    commits = ledger.commits(0, newest.version + 1)
+    history = steps(storage, options.version)
+    newest = history[-1].commit
+    totals = newest.totals
+    deleted = newest.span - totals["rows"]
     if options.json:
-        _print_json(
+        print_json(
             {
                 "url": storage.url,
                 "version": newest.version,
                 "finished": newest.finished,
-                "totals": newest.totals,
+                "totals": totals,
+                "deleted": deleted,
                 "schema": newest.schema.to_json(),
                 "identity": newest.identity,
-                "commits": [_commit_json(commit) for commit in commits],
+                "commits": [step.to_json() for step in history],
             }
         )
         return 0
-    totals = newest.totals
     holds = [counted(totals["rows"], "row")]
     fields = [f.name for f in newest.schema.fields if has_offsets(f) and not f.text]
     holds += [f"{totals['elements'][name]:,} {name}" for name in fields]
     print(printable(storage.url))
-    print(f"  version    {newest.version}, {_state(commits)}")
+    print(f"  version    {newest.version}, {_state(history)}")
     print(f"  holds      {', '.join(holds)} in {counted(totals['shards'], 'shard')}")
+    if deleted:
+        print(f"  deleted    {counted(deleted, 'row')}")
     print(f"  content    {totals['digest']}")
     print(f"  fields     {', '.join(map(_field_words, newest.schema.fields))}")
     for line in _identity_words(newest.identity):
         print(f"  {printable(line)}")
     print()
-    _print_table(
+    print_table(
         ["version", "operation", "wave", "shards", "rows", *fields, "records", "rejects", ""],
-        [_commit_cells(commit, fields) for commit in commits],
+        [_cells(step, fields) for step in history],
     )
     return 0
 
 
-def _state(commits: Sequence[Commit]) -> str:
+def _state(history: Sequence[Step]) -> str:
     """Whether a cache is complete, or was."""
-    if commits[-1].finished:
+    if history[-1].commit.finished:
         return "finished"
-    before = [commit.version for commit in commits if commit.finished]
+    before = [step.commit.version for step in history if step.commit.finished]
     return "not finished" + (f", reopened since it was at version {before[-1]}" if before else "")
 
 
-def _commit_json(commit: Commit) -> dict[str, Any]:
-    return {
-        "version": commit.version,
-        "digest": commit.digest,
-        "operation": commit.operation,
-        "task": commit.task,
-        "shards": len(commit.entries),
-        "rows": int(commit.entries.rows.sum()),
-        "elements": {f: int(counts.sum()) for f, counts in commit.entries.elements.items()},
-        "records": commit.records,
-        "rejects": commit.rejects,
-        "counts": commit.counts,
-        "finished": commit.finished,
-    }
-
-
-def _commit_cells(commit: Commit, fields: Sequence[str]) -> list[Any]:
-    task, entries = commit.task, commit.entries
+def _cells(step: Step, fields: Sequence[str]) -> list[Any]:
+    commit = step.commit
+    task = commit.task
     return [
         commit.version,
         commit.operation,
         f"{task['wave'] + 1} of {task['waves']}" if {"wave", "waves"} <= set(task) else "",
-        len(entries),
-        int(entries.rows.sum()),
-        *(int(entries.elements[f].sum()) if f in entries.elements else 0 for f in fields),
+        step.shards,
+        step.rows,
+        *(step.elements.get(f, 0) for f in fields),
         commit.records,
         sum(commit.rejects.values()),
-        "finished" if commit.finished else "",
+        versions.remarks(step),
     ]
 
 
@@ -329,16 +321,6 @@ def _shortened(text: str, full: bool, more: bool = False) -> str:
     return f"{printable(text[:TEXT_SHOWN])} ... ({rest} with --full)"
 
 
-def printable(text: str) -> str:
-    """Text with all that could garble a terminal written as escapes; line ends stay."""
-    return "".join(
-        c
-        if c == "\n" or c.isprintable() or unicodedata.category(c) == "Zs"
-        else c.encode("unicode_escape").decode("ascii")
-        for c in text
-    )
-
-
 def _indented(name: str, text: str) -> str:
     margin = " " * (len(name) + 4)
     return f"  {name}  " + ("\n" + margin).join(text.split("\n"))
@@ -349,10 +331,12 @@ def _indented(name: str, text: str) -> str:
 
 def _verify(options: argparse.Namespace) -> int:
     storage: Storage = options.cache
-    problems = 0
+    problems = collected = 0
     with _Meter() as meter:
 
         def show(done: Progress) -> None:
+            nonlocal collected
+            collected = done.collected
             meter.show(
                 f"{done.shards:,} of {counted(done.all_shards, 'shard')}, "
                 f"{done.rows:,} of {counted(done.all_rows, 'row')}, {counted(problems, 'problem')}"
@@ -367,10 +351,16 @@ def _verify(options: argparse.Namespace) -> int:
         return 1
     cache = Cache(storage, options.version)
     shards = counted(len(cache.snapshot.entries), "shard")
+    rows = cache.snapshot.commit.totals["rows"]
     print(
         f"{printable(storage.url)} version {cache.version} is sound: "
-        f"{counted(len(cache), 'row')} in {shards}, content {cache.snapshot.digest}"
+        f"{counted(rows, 'row')} in {shards}, content {cache.snapshot.digest}"
     )
+    if collected:
+        print(f"not checked: {counted(collected, 'shard')} of older versions that a gc gave up")
+    remains = garbage(storage, options.version)
+    if remains:
+        print(f"{counted(remains, 'attempt')} named by no version: forebay gc deletes what is old")
     if options.against is None:
         return 0
     other = Cache(options.against)
@@ -422,11 +412,12 @@ def _stats(options: argparse.Namespace) -> int:
             progress=lambda done, total: meter.show(f"{done:,} of {counted(total, 'shard')}"),
         )
     if options.json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
         return 0
     name = found.field or "values"
     print(f"{printable(found.url)} version {found.version}")
-    print(f"  rows       {found.rows:,}, {found.empty:,} of them empty")
+    deleted = f"; {found.deleted:,} more were deleted" if found.deleted else ""
+    print(f"  rows       {found.rows:,}, {found.empty:,} of them empty{deleted}")
     if found.field is not None:
         between = "" if found.smallest is None else f", from {found.smallest} to {found.largest}"
         print(f"  {name:<10} {found.tokens:,}{between}")
@@ -469,10 +460,10 @@ def _print_sources(sources: Sources, name: str, everything: bool) -> None:
     if len(sources.names) > SOURCES_SHOWN or 1 < len(groups.names) < len(sources.names):
         of = counted(len(sources.names), "source")
         print(f"\n{counted(len(groups.names), 'group')} of {of}")
-        _print_table(header, _largest(groups, everything))
+        print_table(header, _largest(groups, everything))
     if everything or len(sources.names) <= SOURCES_SHOWN:
         print(f"\n{counted(len(sources.names), 'source')}")
-        _print_table(header, _largest(sources, everything))
+        print_table(header, _largest(sources, everything))
     else:
         print("\n(every source with --all, or with --json)")
 
@@ -525,7 +516,7 @@ def _explain(options: argparse.Namespace) -> int:
             sample, epoch = samples[row], epochs[row]
             if options.json:
                 place = {"step": options.step, "row": row, "sample": sample, "epoch": epoch}
-                _print_json({**place, "origins": [asdict(origin) for origin in origins]})
+                print_json({**place, "origins": [asdict(origin) for origin in origins]})
                 continue
             print(f"row {row}  sample {sample}, epoch {epoch}")
             for origin in origins:
@@ -556,32 +547,15 @@ def _loader(dataset: Dataset, state: Mapping[str, Any], description: Mapping[str
     return loader
 
 
-# What all use -------------------------------------------------------------------------------------
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=True))
-
-
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Columns as wide as they need: numbers to the right, words to the left."""
-    cells = [[f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows]
-    widths = [max(len(title), *(len(row[i]) for row in cells), 0) for i, title in enumerate(header)]
-    right = [
-        any(isinstance(row[i], int) for row in rows) and header[i] != "" for i in range(len(header))
-    ]
-    for row in [list(header), *cells]:
-        line = "  ".join(
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, right, strict=True)
-        )
-        print("  " + line.rstrip())
-
-
 _COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
     "ls": (_ls, "Commits and totals of a cache."),
     "head": (_head, "Rows of a cache, decoded."),
     "verify": (_verify, "Check everything that is stored; exit status 1 if anything is wrong."),
     "stats": (_stats, "Rows, tokens, lengths and rejects, in all and by source."),
+    "log": (versions.log, "What each version changed, newest first."),
+    "diff": (versions.diff, "What changed between two versions."),
+    "checkout": (versions.checkout, "How a version is opened, and whether all of it is there."),
+    "pin": (versions.pin, "Keep a version, whatever gc collects."),
+    "unpin": (versions.let_go, "Let go of a version that a pin keeps."),
     "explain": (_explain, "Source and record of every row in a batch of a loader."),
 }

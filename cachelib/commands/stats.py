@@ -5,7 +5,7 @@ Exact ones read the offsets and the source of every row, quick ones one small ob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,10 @@ from cachelib.cache import Cache
 from cachelib.errors import CorruptData
 from cachelib.format.ledger import Commit, Ledger, add_counts
 from cachelib.format.schema import SOURCE, Field, Schema
+from cachelib.format.shard import Statistics as FieldStatistics
 from cachelib.format.shard import has_offsets, read_details, read_manifest, read_rejects
 from cachelib.format.storage import Storage
+from cachelib.ragged import Ragged
 from cachelib.reading.scan import Scan, in_order
 
 ROWS_AT_ONCE = 1 << 20
@@ -133,7 +135,8 @@ class Statistics:
 
     Attributes:
         field: the ragged field whose values are counted, the tokens; None if there is none.
-        rows, tokens, empty: in all; empty rows have no value in that field.
+        rows, tokens, empty: that are left, in all; empty rows have no value in that field.
+        deleted: rows that were deleted.
         smallest, largest: of the values, None where there are none.
         records: read in all: rows and rejects.
         counts: other things counted while building (replaced, audited, redone, ...).
@@ -149,6 +152,7 @@ class Statistics:
     rows: int
     tokens: int
     empty: int
+    deleted: int
     smallest: int | None
     largest: int | None
     records: int
@@ -190,17 +194,18 @@ def statistics(
 
     Raises:
         CacheNotFound: there is no cache, or no such version.
+        SnapshotExpired: rows of that version are gone.
         CorruptData: what is needed is missing or damaged.
     """
     cache = Cache(storage, version)
     entries = cache.snapshot.entries
     chosen = token_field(cache.schema)
     scans = [
-        Scan.of(storage, cache.schema, entries, index)
+        (Scan.of(storage, cache.schema, entries, index), entries.kept(index))
         for index in np.flatnonzero(entries.rows).tolist()
     ]
     total = _Total(chosen)
-    for done, part in enumerate(in_order(lambda scan: _shard(scan, chosen, quick), scans), 1):
+    for done, part in enumerate(in_order(lambda each: _shard(*each, chosen, quick), scans), 1):
         total.add(part)
         if progress is not None:
             progress(done, len(scans))
@@ -208,18 +213,21 @@ def statistics(
     reasons: dict[str, int] = {}
     counts: dict[str, int] = {}
     examples: dict[str, dict[str, Any]] = {}
+    attempts = set(zip(entries.shard, entries.attempt, strict=True))
     for commit in _commits(storage, cache.version):
         records += commit.records
         reasons = add_counts([reasons, commit.rejects])
         counts = add_counts([counts, commit.counts])
-        _find_examples(storage, commit, examples)
+        _find_examples(storage, commit, attempts, examples)
+    totals = cache.snapshot.commit.totals
     return Statistics(
         url=storage.url,
         version=cache.version,
         field=None if chosen is None else chosen.name,
-        rows=len(cache),
-        tokens=0 if chosen is None else cache.elements(chosen.name),
+        rows=totals["rows"],
+        tokens=0 if chosen is None else totals["elements"][chosen.name],
         empty=int(total.histogram[0]),
+        deleted=len(cache) - totals["rows"],
         smallest=total.smallest,
         largest=total.largest,
         records=records,
@@ -243,8 +251,11 @@ class _Part:
     sums: np.ndarray
 
 
-def _shard(scan: Scan, chosen: Field | None, quick: bool) -> _Part:
+def _shard(scan: Scan, kept: np.ndarray | None, chosen: Field | None, quick: bool) -> _Part:
+    """Args: kept: which rows are left; None for all."""
     details = read_details(scan.storage, scan.shard, scan.attempt)
+    if kept is not None and chosen is not None:
+        details = {**details, "fields": {chosen.name: _counted(scan, kept, chosen)}}
     names = details["sources"]
     sums = np.zeros((3, len(names)), np.int64)
     lengths = Lengths()
@@ -252,18 +263,30 @@ def _shard(scan: Scan, chosen: Field | None, quick: bool) -> _Part:
         return _Part(details, lengths, sums)
     for low in range(0, scan.rows, ROWS_AT_ONCE):
         high = min(scan.rows, low + ROWS_AT_ONCE)
+        left = slice(None) if kept is None else kept[low:high]
         source = scan.column(SOURCE, low, high)
         if source.max() >= len(names):
             where = scan.storage.where(scan.prefix + "_source/data")
             raise CorruptData(f"{where}: names source {source.max()} of {len(names)}")
+        source = source[left]
         sums[0] += np.bincount(source, minlength=len(names))
         if chosen is None:
             continue
-        each = scan.lengths(chosen, low, high)
+        each = scan.lengths(chosen, low, high)[left]
         lengths = lengths.plus(Lengths.of(each))
         np.add.at(sums[1], source, each)
         sums[2] += np.bincount(source[each == 0], minlength=len(names))
     return _Part(details, lengths, sums)
+
+
+def _counted(scan: Scan, kept: np.ndarray, chosen: Field) -> dict[str, Any]:
+    """What details tell of a field, of the rows that are left."""
+    found = FieldStatistics()
+    for first, columns in scan.blocks([chosen]):
+        column = columns[chosen.name]
+        assert isinstance(column, Ragged)
+        found.add(column.take(np.flatnonzero(kept[first : first + len(column)])))
+    return found.to_json()
 
 
 class _Total:
@@ -306,12 +329,19 @@ def _commits(storage: Storage, last: int) -> Iterator[Commit]:
         yield from ledger.commits(first, min(last + 1, first + COMMITS_AT_ONCE))
 
 
-def _find_examples(storage: Storage, commit: Commit, examples: dict[str, dict[str, Any]]) -> None:
-    """Add a stored reject for every reason that has none yet, if a copy was kept."""
+def _find_examples(
+    storage: Storage,
+    commit: Commit,
+    attempts: Container[tuple[str, str]],
+    examples: dict[str, dict[str, Any]],
+) -> None:
+    """Add a stored reject for every reason that has none yet, if one of the attempts has a copy."""
     missing = set(commit.rejects) - set(examples)
     for shard, attempt in zip(commit.entries.shard, commit.entries.attempt, strict=True):
         if not missing:
             return
+        if (shard, attempt) not in attempts:
+            continue
         manifest = read_manifest(storage, shard)
         if manifest is None or missing.isdisjoint(manifest.rejects):
             continue

@@ -1,15 +1,16 @@
 """Verify: everything that a cache says of itself, checked against what is stored.
 
 The ledger is walked from commit 0; every shard is read in full, in bounded memory, and its digest
-computed anew.
+computed anew. What a gc gave up is not looked for.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,14 @@ from cachelib.format.shard import (
     read_rejects,
 )
 from cachelib.format.storage import Storage
-from cachelib.ragged import Ragged
+from cachelib.ragged import Ragged, offsets_of
 from cachelib.reading.scan import Scan, arrays_of, in_order
 from cachelib.words import counted
 
 COMMITS_AT_ONCE = 64
+
+ROWS_AT_ONCE = 4096
+"""Rows that are compared at once."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +69,20 @@ class Problem:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a check has come; totals are those of the version checked."""
+    """How far a check has come.
+
+    Attributes:
+        shards, rows: that were read.
+        all_shards, all_rows: that are to be read: those of the version checked, and those that
+            stood there before, as far as the ledger was read.
+        collected: shards of older versions that a gc gave up, and that were not read.
+    """
 
     shards: int
     all_shards: int
     rows: int
     all_rows: int
+    collected: int = 0
 
 
 def verify(
@@ -86,6 +98,7 @@ def verify(
 
     Raises:
         CacheNotFound: there is no cache, or no such version.
+        SnapshotExpired: rows of that version are gone.
         IncompatibleCache: a commit was written by a newer Forebay.
     """
     listed = _listed(storage)
@@ -95,7 +108,34 @@ def verify(
     if not 0 <= last <= listed[-1]:
         raise no_version(storage, last, listed[-1])
     yield from _check_hint(storage, listed[-1])
-    yield from _walk(storage, Ledger(storage), last, progress)
+    ledger = Ledger(storage)
+    ledger.check_kept(last)
+    retired: frozenset[tuple[str, str]] = frozenset()
+    needed = Entries()
+    try:
+        needed = ledger.snapshot(last).entries
+        retired = ledger.retired_attempts(ledger.commit(listed[-1]).collected)
+    except CorruptData:
+        pass  # the walk will say so
+    collected = retired.difference(zip(needed.shard, needed.attempt, strict=True))
+    ahead = Progress(0, len(needed), 0, int(needed.rows.sum()))
+    yield from _walk(_events(storage, ledger, last, collected), storage, ahead, progress)
+
+
+def garbage(storage: Storage, version: int | None = None) -> int:
+    """How many attempts lie in a cache that no commit up to a version names: remains of writers
+    that were killed, what others are writing, and what a gc has yet to delete."""
+    ledger = Ledger(storage)
+    there = {
+        (parts[1], parts[2])
+        for parts in (key.split("/") for key in storage.list("shards/"))
+        if len(parts) > 3
+    }
+    last = ledger.resolve(version)
+    for _, commit in _commits(storage, last):
+        if isinstance(commit, Commit):
+            there.difference_update(zip(commit.entries.shard, commit.entries.attempt, strict=True))
+    return len(there)
 
 
 def _listed(storage: Storage) -> list[int]:
@@ -113,6 +153,7 @@ class _Chain:
     schema: Schema | None = None
     identity: dict[str, Any] | None = None
     rows: int = 0
+    span: int = 0
     elements: dict[str, int] = field(default_factory=dict)
     content: Digest = EMPTY
     shards: int = 0
@@ -120,6 +161,8 @@ class _Chain:
     parts: list[Entries] = field(default_factory=list)
     coverage: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
+    collected: dict[str, Any] | None = None
+    retired: frozenset[tuple[str, str]] = frozenset()
     follows: bool = True  # whether the commit before was read
     complete: bool = True  # whether all were
 
@@ -130,24 +173,22 @@ class _Chain:
             yield f"has columns of {sorted(sizes)} shards"
         if not self.follows:
             return
+        wanted = self._after(commit)
+        if isinstance(wanted, str):
+            yield wanted
+            return
         expected: dict[str, tuple[Any, Any]] = {
             "version": (commit.version, self.version + 1),
             "parent": (commit.parent, self.digest),
-            "first row": (commit.row_base, self.rows),
-            "rows": (commit.totals["rows"], self.rows + int(entries.rows.sum())),
-            "shards": (commit.totals["shards"], self.shards + len(entries)),
-            "elements": (
-                commit.totals["elements"],
-                {
-                    name: self.elements.get(name, 0) + int(counts.sum())
-                    for name, counts in entries.elements.items()
-                },
-            ),
-            "content digest": (
-                commit.totals["digest"],
-                str(fold([self.content, *map(Digest.parse, entries.digests)])),
-            ),
+            "first row": (commit.row_base, self.span),
+            "rows": (commit.totals["rows"], wanted["rows"]),
+            "row indices": (commit.span, wanted["span"]),
+            "shards": (commit.totals["shards"], wanted["shards"]),
+            "elements": (commit.totals["elements"], wanted["elements"]),
+            "content digest": (commit.totals["digest"], wanted["digest"]),
         }
+        if commit.operation != "retire":
+            expected["collected"] = (commit.collected, self.collected)
         if self.schema is not None:
             expected["schema"] = (commit.schema.digest, self.schema.digest)
         for name, (found, wanted) in expected.items():
@@ -155,23 +196,71 @@ class _Chain:
                 yield f"says {name} {found}, expected {wanted}"
         if (commit.operation == "create") != (commit.version == 0):
             yield f"has operation {commit.operation!r} as commit {commit.version}"
+        names = self.names.difference(commit.removed)
         again = [name for name, count in Counter(entries.shard).items()
-                 if count > 1 or name in self.names]  # fmt: skip
+                 if count > 1 or name in names]  # fmt: skip
         if again:
             shards = counted(len(again), "shard")
             yield f"holds {shards} that the cache has already, first {again[0]}"
+        named = self.retired.intersection(zip(entries.shard, entries.attempt, strict=True))
+        if named:
+            yield f"names attempts that were given up before, as {min(named)}"
+        if commit.retired is not None and commit.retired not in (commit.collected or {}).get(
+            "attempts", ()
+        ):
+            yield f"retires {commit.retired}, which it does not count as collected"
 
-    def add(self, commit: Commit) -> None:
+    def _after(self, commit: Commit) -> dict[str, Any] | str:
+        """The totals after a commit, or why there are none."""
+        entries = commit.entries
+        if commit.removed:
+            try:
+                whole = Entries.concatenate(self.parts).replaced(commit.replacements)
+            except CorruptData as error:
+                return str(error)
+            return {
+                "rows": whole.rows_left,
+                "span": int(whole.row_spans.sum()),
+                "shards": len(whole),
+                "elements": {name: whole.elements_left(name) for name in self.elements},
+                "digest": str(fold(map(Digest.parse, whole.digests))),
+            }
+        return {
+            "rows": self.rows + entries.rows_left,
+            "span": self.span + int(entries.row_spans.sum()),
+            "shards": self.shards + len(entries),
+            "elements": {
+                name: self.elements.get(name, 0) + entries.elements_left(name)
+                for name in (entries.elements if len(entries) else self.elements)
+            },
+            "digest": str(fold([self.content, *map(Digest.parse, entries.digests)])),
+        }
+
+    def add(self, commit: Commit, ledger: Ledger) -> int:
+        """Take in a commit; returns the rows in the arrays that it put others in the place of."""
         self.follows = True
         self.version, self.digest = commit.version, commit.digest
         self.schema, self.identity = commit.schema, commit.identity
         self.rows, self.elements = commit.totals["rows"], commit.totals["elements"]
         self.content = Digest.parse(commit.totals["digest"])
         self.shards, self.base = commit.totals["shards"], commit.base
-        self.parts.append(commit.entries)
+        self.span, self.collected = commit.span, commit.collected
+        with suppress(CorruptData):  # whoever needs it will say so
+            self.retired = ledger.retired_attempts(commit.collected)
+        replaced_rows = 0
+        if commit.removed:
+            with suppress(CorruptData):  # `check` has said so
+                before = Entries.concatenate(self.parts)
+                self.parts = [before.replaced(commit.replacements)]
+                after = int(self.parts[0].rows.sum()) - int(commit.entries.rows.sum())
+                replaced_rows = int(before.rows.sum()) - after
+        else:
+            self.parts.append(commit.entries)
+        self.names.difference_update(commit.removed)
         self.names.update(commit.entries.shard)
         if commit.coverage is not None:
             self.coverage.append(commit.coverage)
+        return replaced_rows
 
 
 def _sizes(entries: Entries) -> set[int]:
@@ -182,10 +271,35 @@ def _sizes(entries: Entries) -> set[int]:
 
 @dataclass(frozen=True)
 class _Shard:
-    """A shard of a commit, to be read."""
+    """A shard of a commit, to be read.
+
+    Attributes:
+        digest: of the rows that are left.
+        left: which rows those are, bool (rows,); None for all.
+        collected: whether a gc gave it up, so that it is not read.
+    """
 
     scan: Scan
     digest: str
+    left: np.ndarray | None
+    collected: bool
+
+    @classmethod
+    def of(
+        cls,
+        storage: Storage,
+        commit: Commit,
+        index: int,
+        collected: Container[tuple[str, str]],
+    ) -> _Shard:
+        """That of one of a commit's entries."""
+        entries = commit.entries
+        return cls(
+            Scan.of(storage, commit.schema, entries, index),
+            entries.digests[index],
+            entries.kept(index),
+            (entries.shard[index], entries.attempt[index]) in collected,
+        )
 
 
 @dataclass(frozen=True)
@@ -196,47 +310,67 @@ class _End:
 
 
 @dataclass(frozen=True)
+class _Replaced:
+    """Shards that a commit puts others in the place of, and the rows in their arrays: these were to
+    be read as well as those of the version that is checked."""
+
+    shards: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class _Read:
     """A shard that was read."""
 
     scan: Scan
     manifest: Manifest | None
     problems: tuple[Problem, ...]
+    collected: bool = False
 
 
 def _walk(
-    storage: Storage, ledger: Ledger, last: int, progress: Callable[[Progress], None] | None
+    events: Iterator[Problem | _Shard | _Replaced | _End],
+    storage: Storage,
+    done: Progress,
+    progress: Callable[[Progress], None] | None,
 ) -> Iterator[Problem]:
-    done = Progress(0, 0, 0, 0)
-    if progress is not None:
-        try:
-            totals = ledger.commit(last).totals
-            done = Progress(0, totals["shards"], 0, totals["rows"])
-        except ForebayError:
-            pass  # the walk will say so
     covered: dict[str, _Covered] = {}
     manifests: list[Manifest | None] = []
-    for event in in_order(_work, _events(storage, ledger, last)):
+    for event in in_order(_work, events):
         if isinstance(event, Problem):
             yield event
         elif isinstance(event, _End):
             yield from _check_commit(storage, event.commit, manifests, covered)
             manifests = []
+        elif isinstance(event, _Replaced):
+            done = replace(
+                done,
+                all_shards=done.all_shards + event.shards,
+                all_rows=done.all_rows + event.rows,
+            )
         elif isinstance(event, _Read):
             yield from event.problems
             manifests.append(event.manifest)
-            done = Progress(
-                done.shards + 1, done.all_shards, done.rows + event.scan.rows, done.all_rows
-            )
+            if event.collected:
+                done = replace(
+                    done,
+                    collected=done.collected + 1,
+                    all_shards=done.all_shards - 1,
+                    all_rows=done.all_rows - event.scan.rows,
+                )
+            else:
+                done = replace(done, shards=done.shards + 1, rows=done.rows + event.scan.rows)
             if progress is not None:
                 progress(done)
 
 
-def _work(event: Problem | _Shard | _End) -> Problem | _Read | _End:
+def _work(event: Problem | _Shard | _Replaced | _End) -> Problem | _Read | _Replaced | _End:
     return _read(event) if isinstance(event, _Shard) else event
 
 
-def _events(storage: Storage, ledger: Ledger, last: int) -> Iterator[Problem | _Shard | _End]:
+def _events(
+    storage: Storage, ledger: Ledger, last: int, collected: Container[tuple[str, str]]
+) -> Iterator[Problem | _Shard | _Replaced | _End]:
     """The commits one after another: what is wrong with each, its shards, and its end."""
     chain = _Chain()
     for version, found in _commits(storage, last):
@@ -249,10 +383,9 @@ def _events(storage: Storage, ledger: Ledger, last: int) -> Iterator[Problem | _
             yield Problem(place, what)
         if found.base is not None and found.base != chain.base and chain.complete:
             yield from _check_base(ledger, place, found.base, chain)
-        chain.add(found)
-        whole = len(_sizes(found.entries)) == 1
-        for index, content in enumerate(found.entries.digests if whole else ()):
-            yield _Shard(Scan.of(storage, found.schema, found.entries, index), content)
+        yield _Replaced(len(found.removed), chain.add(found, ledger))
+        for index in range(len(found.entries) if len(_sizes(found.entries)) == 1 else 0):
+            yield _Shard.of(storage, found, index, collected)
         yield _End(found)
     if chain.identity is not None:
         yield from _check_files(storage, chain.identity)
@@ -335,7 +468,8 @@ def _check_commit(
     """Whether a commit's counts and coverage are those of its manifests."""
     place = storage.where(commit_key(commit.version))
     manifests = [manifest for manifest in found if manifest is not None]
-    if len(manifests) == len(found):
+    complete = len(manifests) == len(found) and not commit.removed
+    if complete:
         expected = {
             "records": (commit.records, sum(m.records for m in manifests)),
             "rejects": (commit.rejects, add_counts(m.rejects for m in manifests)),
@@ -348,7 +482,7 @@ def _check_commit(
     ranges, overlaps = _ranges(covers)
     yield from (Problem(place, f"took in twice: {overlap}") for overlap in overlaps)
     if commit.coverage is None:
-        if ranges:
+        if ranges and complete:
             yield Problem(place, "has shards that cover sources, but no coverage")
         return
     key = f"_ledger/checkpoint/{commit.coverage}.json"
@@ -361,8 +495,11 @@ def _check_commit(
         what = "is missing" if value is None else "holds something else than its name says"
         yield Problem(storage.where(key), what)
         return
-    if len(manifests) == len(found):
+    if complete:
         yield from _check_coverage(storage.where(key), value, ranges, covers)
+    if not complete:
+        said = zip(value["source"], value["ranges"], strict=True)
+        ranges = {name: [(low, high) for low, high in pairs] for name, pairs in said}
     for name, version in zip(value["source"], value["version"], strict=True):
         before = covered.setdefault(name, _Covered(version, []))
         if before.version != version:
@@ -423,6 +560,8 @@ def _union(pairs: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], lis
 def _read(shard: _Shard) -> _Read:
     """Read one shard in full and compare it with its entry and its manifest."""
     scan = shard.scan
+    if shard.collected:
+        return _Read(scan, None, (), collected=True)
     storage = scan.storage
     manifest: Manifest | None = None
     try:
@@ -460,8 +599,9 @@ def _manifest_problems(shard: _Shard, manifest: Manifest | None) -> Iterator[str
         "attempt": (manifest.attempt, scan.attempt),
         "rows": (manifest.rows, scan.rows),
         "elements": (manifest.elements, scan.elements),
-        "digest": (manifest.digest, shard.digest),
     }
+    if shard.left is None:
+        expected["digest"] = (manifest.digest, shard.digest)
     for name, (said, wanted) in expected.items():
         if said != wanted:
             yield f"says {name} {said}, the ledger {wanted}"
@@ -543,9 +683,16 @@ def _check_rows(shard: _Shard, manifest: Manifest | None) -> Iterator[Problem]:
         yield Problem(where + "details.json", "names a source twice")
     limits = None if sources is None or manifest is None else _limits(sources, manifest.covers)
     statistics = {name: Statistics() for name in scan.elements}
-    digests = []
+    digests, digests_left = [], []
     for first, columns in scan.blocks(scan.schema.stored):
         digests.append(digest_rows(scan.schema, columns))
+        if shard.left is not None:
+            rows = np.flatnonzero(shard.left[first : first + len(columns["_position"])])
+            kept = {
+                name: column.take(rows) if isinstance(column, Ragged) else column[rows]
+                for name, column in columns.items()
+            }
+            digests_left.append(digest_rows(scan.schema, kept))
         for name, statistic in statistics.items():
             column = columns[name]
             assert isinstance(column, Ragged)
@@ -571,9 +718,12 @@ def _check_rows(shard: _Shard, manifest: Manifest | None) -> Iterator[Problem]:
                 f"row {first + row} lies at {position[row]} of {sources[index[row]]!r}, "
                 "which the manifest does not cover",
             )
-    found = fold(digests)
+    found = fold(digests if shard.left is None else digests_left)
     if str(found) != shard.digest:
         yield Problem(where, f"its rows have digest {found}, expected {shard.digest}")
+    if shard.left is not None and manifest is not None and str(fold(digests)) != manifest.digest:
+        what = f"all of its rows have digest {fold(digests)}, the manifest says {manifest.digest}"
+        yield Problem(where, what)
     computed = {name: statistic.to_json() for name, statistic in statistics.items()}
     if sources is not None and details["fields"] != computed:
         yield Problem(where + "details.json", "has statistics of other rows")
@@ -606,15 +756,17 @@ def difference(one: Cache, other: Cache) -> str | None:
         return f"the schemas differ: {_fields(one.schema)} and {_fields(other.schema)}"
     if one.snapshot.digest == other.snapshot.digest:
         return None
-    rows = min(len(one), len(other))
+    bases = [_bases(cache) for cache in (one, other)]
+    totals = [int(each[-1]) for each in bases]
+    rows = min(totals)
     if _prefix(one, rows) == _prefix(other, rows):
-        more = one if len(one) > rows else other
+        more = one if totals[0] > rows else other
         return (
             f"the first {counted(rows, 'row')} are the same; "
-            f"{more.storage.url} has {counted(len(more), 'row')}"
+            f"{more.storage.url} has {counted(max(totals), 'row')}"
         )
     low, high = 0, rows  # equal up to low, not up to high
-    borders = np.union1d(one.snapshot.row_bases, other.snapshot.row_bases)
+    borders = np.union1d(*bases)
     while len(borders := borders[(borders > low) & (borders < high)]):
         middle = int(borders[len(borders) // 2])
         if _prefix(one, middle) == _prefix(other, middle):
@@ -622,12 +774,12 @@ def difference(one: Cache, other: Cache) -> str | None:
         else:
             high = middle
     while high - low > 1:
-        middle = min((low + high) // 2, low + 4096)
+        middle = min((low + high) // 2, low + ROWS_AT_ONCE)
         if _rows(one, low, middle) == _rows(other, low, middle):
             low = middle
         else:
             high = middle
-    places = [cache.provenance([low])[0] for cache in (one, other)]
+    places = [cache.provenance(_indices(cache, low, low + 1))[0] for cache in (one, other)]
     first, second = (f"{place.source}:{place.position}" for place in places)
     return f"they begin to differ at row {low} ({first} and {second})"
 
@@ -636,18 +788,26 @@ def _fields(schema: Schema) -> str:
     return ", ".join(f"{f.name} {f.dtype}{list(f.shape) or ''}" for f in schema.fields)
 
 
+def _bases(cache: Cache) -> np.ndarray:
+    """Rows left before each shard, and in all: int64 (shards + 1,)."""
+    left, shards = cache.snapshot.entries.left, len(cache.snapshot.entries)
+    return offsets_of(np.bincount(left.entry, left.rows, shards).astype(np.int64))
+
+
+def _indices(cache: Cache, start: int, stop: int) -> np.ndarray:
+    """The indices of the rows [start, stop) of those that are left."""
+    ranks = np.arange(start, stop)
+    return ranks if cache.live is None else cache.live.rows(ranks)
+
+
 def _rows(cache: Cache, start: int, stop: int) -> Digest:
-    return digest_rows(cache.schema, cache.take(np.arange(start, stop)))
+    return digest_rows(cache.schema, cache.take(_indices(cache, start, stop)))
 
 
 def _prefix(cache: Cache, rows: int) -> Digest:
-    """The digest of the first rows of a cache."""
-    snapshot = cache.snapshot
-    whole = int(np.searchsorted(snapshot.row_bases, rows, side="right")) - 1
-    digest = fold(map(Digest.parse, snapshot.entries.digests[:whole]))
-    rest = rows - int(snapshot.row_bases[whole])
-    if not rest:
-        return digest
-    scan = Scan.of(cache.storage, cache.schema, snapshot.entries, whole)
-    blocks = scan.blocks(cache.schema.fields, 0, rest)
-    return fold([digest, *(digest_rows(cache.schema, columns) for _, columns in blocks)])
+    """The digest of the first rows of a cache that are left."""
+    bases = _bases(cache)
+    whole = int(np.searchsorted(bases, rows, side="right")) - 1
+    digest = fold(map(Digest.parse, cache.snapshot.entries.digests[:whole]))
+    starts = range(int(bases[whole]), rows, ROWS_AT_ONCE)
+    return fold([digest, *(_rows(cache, s, min(rows, s + ROWS_AT_ONCE)) for s in starts)])
