@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["build", "compact", "delete"]
+__all__ = ["build", "compact", "delete", "gc"]
 
 
 def build(**values: Any) -> Any:
@@ -29,5 +29,12 @@ def compact(cache: Any, **options: Any) -> Any:
 def delete(cache: Any, **options: Any) -> Any:
     """Delete rows of a cache; see `pipelines.maintenance.launcher.delete`."""
     from pipelines.maintenance.launcher import delete as run
+
+    return run(cache, **options)
+
+
+def gc(cache: Any, **options: Any) -> Any:
+    """Delete what no version needs that is kept; see `pipelines.maintenance.gc.gc`."""
+    from pipelines.maintenance.gc import gc as run
 
     return run(cache, **options)

@@ -80,7 +80,7 @@ def commit_wave(
             return own[wave]
         if len(own) < wave:
             raise LedgerConflict(f"wave {wave} of plan {name} comes after only {len(own)} waves")
-        if parent is not None and parent.commit.finished and parent.version != plan.parent_version:
+        if parent is not None and parent.commit.finished and _ended_since(ledger, plan, parent):
             left = counted(plan.wave_count - wave, "wave")
             raise LedgerConflict(
                 f"{storage.url} was marked complete at version {parent.version}, while plan "
@@ -105,6 +105,12 @@ def commit_wave(
         there = ledger.append(commit)
         if there.digest == commit.digest:
             return there
+
+
+def _ended_since(ledger: Ledger, plan: Plan, parent: Snapshot) -> bool:
+    """Whether a cache was marked complete after a plan was made."""
+    since = ledger.commits(plan.parent_version + 1, parent.version + 1)
+    return any(commit.operation == "finish" for commit in since)
 
 
 def finish(storage: Storage) -> Commit:

@@ -19,11 +19,17 @@ _MODULES = {
     "plan": "pipelines.cli",
     "compact": "pipelines.maintenance.cli",
     "delete": "pipelines.maintenance.cli",
+    "gc": "pipelines.maintenance.cli",
     "ls": "cachelib.commands.cli",
     "head": "cachelib.commands.cli",
     "verify": "cachelib.commands.cli",
     "stats": "cachelib.commands.cli",
     "explain": "cachelib.commands.cli",
+    "log": "cachelib.commands.cli",
+    "diff": "cachelib.commands.cli",
+    "checkout": "cachelib.commands.cli",
+    "pin": "cachelib.commands.cli",
+    "unpin": "cachelib.commands.cli",
 }
 
 GARBAGE_AFTER = 50_000
@@ -31,15 +37,21 @@ GARBAGE_AFTER = 50_000
 
 _USAGE = """usage: forebay COMMAND ...
 
-  build   bring a cache up to date with its sources
-  plan    show what build would do
-  compact pack small shards into larger ones, and drop the bytes of deleted rows
-  delete  delete rows by source, by row or by what their columns hold
-  ls      commits and totals of a cache
-  head    decoded rows
-  verify  check everything that is stored
-  stats   rows, tokens, lengths and rejects by source
-  explain source and record of every row in a batch of a loader
+  build    bring a cache up to date with its sources
+  plan     show what build would do
+  compact  pack small shards into larger ones, and drop the bytes of deleted rows
+  delete   delete rows by source, by row or by what their columns hold
+  gc       delete what no version needs that is kept, and what killed writers left
+  ls       commits and totals of a cache
+  log      history of a cache: what each version changed
+  diff     what changed between two versions
+  checkout how to open an old version, and whether all of it is still there
+  pin      keep a version, whatever is collected
+  unpin    let go of one
+  head     decoded rows
+  verify   check everything that is stored
+  stats    rows, tokens, lengths and rejects by source
+  explain  source and record of every row in a batch of a loader
 
 forebay COMMAND --help tells more."""
 

@@ -14,7 +14,13 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from cachelib.errors import CorruptData, ForebayError, IncompatibleCache, LedgerConflict
+from cachelib.errors import (
+    AttemptRetired,
+    CorruptData,
+    ForebayError,
+    IncompatibleCache,
+    LedgerConflict,
+)
 from cachelib.format import coverage
 from cachelib.format.ledger import Commit, Ledger, Snapshot, add_counts
 from cachelib.format.shard import attempt_prefix
@@ -152,7 +158,10 @@ def _build(
     while (planned := next_plan(request)).plan is not None:
         notes |= dict.fromkeys(planned.notes)
         _check_sample(request, planned)
-        made = _carry_out(request, planned, show, beam_arguments)
+        try:
+            made = _carry_out(request, planned, show, beam_arguments)
+        except AttemptRetired:
+            continue  # what was given up is planned anew
         commits += made
         size += _bytes_read(planned.plan, planned, _tokens(made))
         earlier += planned.tokens_waiting
@@ -316,9 +325,20 @@ def _unfinished(
         alike = plan.reading == request.reading and (
             plan.identity["tokenizer"] == request.identity["tokenizer"]
         )
-        if left and alike and (keys == wanted or (done > 0 and keys <= present)):
+        fits = left and alike and (keys == wanted or (done > 0 and keys <= present))
+        if fits and not _given_up(ledger, snapshot, plan, name, done):
             return plan, done
     return None
+
+
+def _given_up(ledger: Ledger, snapshot: Snapshot | None, plan: Plan, name: str, done: int) -> bool:
+    """Whether a gc gave up a part of a plan that is not committed: none can take its place."""
+    retired = ledger.retired_attempts(None if snapshot is None else snapshot.commit.collected)
+    if not retired:
+        return False
+    splits = plan.splits_of(range(done, plan.wave_count))
+    parts = published(ledger.storage, plan, name, splits)
+    return any((manifest.shard, manifest.attempt) in retired for _, manifest in parts)
 
 
 def _newest_plans(storage: Storage, ledger: Ledger, snapshot: Snapshot | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""The commands that change what a cache holds already: compact and delete."""
+"""The commands that change what a cache holds already: compact, delete and gc."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ import logging
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cachelib.errors import ForebayError
 from cachelib.format.storage import Storage
 from cachelib.nodes.where import OPERATORS
-from cachelib.words import counted
+from cachelib.words import counted, size
 from pipelines.config import parse_size
+from pipelines.maintenance.gc import KEEP, Collected, gc
 from pipelines.maintenance.launcher import Changed, compact, delete, deleted_rows
 
 _COMPARISON = re.compile(
     r"\s*([A-Za-z0-9_./-]+?)\s*(==|!=|<=|>=|<|>|\bnot\s+in\b|\bin\b)\s*(.+?)\s*", re.DOTALL
 )
 _ROWS = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])|0")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``compact`` or ``delete``; returns the exit status."""
+    """Run ``compact``, ``delete`` or ``gc``; returns the exit status."""
     command = arguments[0]
     parser = _parser(command)
     known, rest = parser.parse_known_args(arguments[1:])
@@ -34,6 +38,18 @@ def main(arguments: Sequence[str]) -> int:
     logging.disable(logging.CRITICAL)  # what Beam logs as errors is raised, too
     engine = {"runner": known.runner, "workers": known.workers, "beam_arguments": rest}
     try:
+        if command == "gc":
+            _tell_collection(
+                gc(
+                    known.cache,
+                    keep=known.keep,
+                    younger=known.younger,
+                    dry_run=known.dry_run,
+                    **engine,
+                ),
+                known.json,
+            )
+            return 0
         if command == "compact":
             changed = compact(known.cache, shard_bytes=known.shard_bytes, **engine)
         else:
@@ -65,6 +81,8 @@ def _parser(command: str) -> argparse.ArgumentParser:
             "--shard-bytes", type=_size, default=64 << 20,
             help="Bytes of values in a shard, at most, as in 64MB.",
         )  # fmt: skip
+    elif command == "gc":
+        _add_gc(parser)
     else:
         parser.description = (
             "Delete the rows for which all that is given holds, as a new version. Older versions "
@@ -90,6 +108,30 @@ def _parser(command: str) -> argparse.ArgumentParser:
     parser.add_argument("--runner", default="embedded", help="As of build.")
     parser.add_argument("--workers", type=int, default=0, help="As of build.")
     return parser
+
+
+def _add_gc(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Delete what no version needs that is kept, and what killed or failed writers left behind. "
+        "Kept are the newest versions, young ones and pinned ones; versions that lose anything "
+        "expire."
+    )
+    parser.add_argument(
+        "--keep", type=int, default=KEEP, metavar="N", help=f"Newest versions to keep ({KEEP})."
+    )
+    parser.add_argument(
+        "--younger", type=_age, default="7d", metavar="AGE",
+        help="Keep versions and uncommitted work younger than this, as in 12h, 7d (7d).",
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="Only tell what would be done.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
+
+
+def _age(text: str) -> float:
+    found = _AGE.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no age such as 90s, 15m, 12h, 7d, 2w or 0")
+    return float(found[1]) * _SECONDS[found[2]] if found[1] else 0.0
 
 
 def _size(text: str) -> int:
@@ -147,6 +189,34 @@ def _tell_deletion(changed: Changed) -> None:
         f"{counted(changed.tokens, 'token')} deleted"
     )
     print(f"  version {changed.version - 1} still has them, until compact and gc have run")
+
+
+def _tell_collection(found: Collected, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(asdict(found)))
+        return
+    would = "would be " if found.dry_run else ""
+    print(
+        f"{found.url} version {found.version}: {counted(found.attempts, 'attempt')} "
+        f"{would}deleted, {counted(found.objects, 'object')}, {size(found.bytes)}"
+    )
+    kept = f"version {found.kept} and later"
+    pins = "".join(f", {version} (pin {name})" for name, version in found.pins.items()
+                   if name not in found.broken)  # fmt: skip
+    print(f"  kept       {kept}{pins}")
+    if found.expired:
+        ranges = ", ".join(
+            f"{start}" if stop == start + 1 else f"{start} to {stop - 1}"
+            for start, stop in found.expired
+        )
+        print(f"  expired    {ranges}: {found.newly_expired:,} {would}new")
+    if found.waiting:
+        print(
+            f"  waiting    {counted(found.waiting, 'attempt')} that no version names: too young, "
+            "or of a build in progress"
+        )
+    for name in found.broken:
+        print(f"  broken     pin {name}: its version {found.pins[name]} has expired")
 
 
 def _report(changed: Changed, path: Path) -> None:
