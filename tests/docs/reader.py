@@ -27,7 +27,7 @@ COMMIT_KEYS = {
     "format", "version", "parent", "operation", "task", "schema", "identity", "row_base", "entries",
     "coverage", "records", "rejects", "counts", "totals", "seals", "finished", "base",
 }  # fmt: skip
-OPTIONAL_KEYS = {"removed", "groups", "retired"}
+OPTIONAL_KEYS = {"removed", "groups", "retired", "collected"}
 FIELD_KEYS = {"name", "dtype", "shape", "ragged", "like", "text", "chunk"}
 DTYPES = {
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
@@ -224,7 +224,11 @@ def replaced(entries: list[Entry], commit: dict[str, Any]) -> list[Entry]:
 
 
 def open_cache(cache: Path, version: int | None = None) -> Snapshot:
-    version = find_head(cache) if version is None else version
+    newest = find_head(cache)
+    version = newest if version is None else version
+    collected = read_commit(cache, newest)[0].get("collected", {"expired": []})
+    for start, stop, by in collected["expired"]:
+        check(not start <= version < stop, f"version {version} has expired by commit {by}")
     commit, _ = read_commit(cache, version)
     first, entries, eras = 0, [], []
     if commit["base"] is not None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import cachelib
+import pipelines
 from cachelib.commands.verify import verify
 from cachelib.format.canonical import seal
 from cachelib.format.ledger import Ledger
@@ -163,11 +164,24 @@ def gapped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     delete(storage, [1, 4], columns)
     while Ledger(storage).snapshot().commit.base is None:
         append_commit(storage, EVERY_KIND, [])
+    compact(storage, 0, 2, "packed", columns)
+    pipelines.gc(path, keep=1, younger=0)
+    cachelib.open(path, pin="run17")
     return path
 
 
 def test_gaps_in_a_checkpoint_are_read_alike(gapped: Path) -> None:
     assert_read_alike(gapped)
+
+
+def test_expired_versions_are_refused_alike(gapped: Path) -> None:
+    assert cachelib.open(gapped, pin="run17").version == open_cache(gapped).commit["version"]
+    for version in (0, 7, 64):
+        with pytest.raises(FormatError, match="has expired by commit 66"):
+            open_cache(gapped, version)
+        with pytest.raises(cachelib.SnapshotExpired, match="commit 66"):
+            cachelib.open(gapped, version)
+    assert_read_alike(gapped, 65)
 
 
 def test_a_fresh_build_is_read_alike(fresh: Path) -> None:
@@ -278,8 +292,8 @@ ELSEWHERE = {
     ("Plan", "reading"): ("Identity", ("reading",)),
     ("Plan", "tokenizer", "identity"): ("Identity", ("tokenizer",)),
 }
-SECTIONS = ("Commit", "Segment", "Coverage object", "Schema", "Identity", "Manifest", "Details",
-            "Reject", "Plan", "Status", "Failure")  # fmt: skip
+SECTIONS = ("Commit", "Segment", "Coverage object", "Retirement", "Pin", "Schema", "Identity",
+            "Manifest", "Details", "Reject", "Plan", "Status", "Failure")  # fmt: skip
 PATHS = {section: documented(section) for section in SECTIONS}
 Key = tuple[str, tuple[str, ...]]
 
@@ -322,7 +336,10 @@ def stored_objects(path: Path) -> Iterator[tuple[str, Any]]:
             continue
         value, _ = reader.read_object(file)
         if key.startswith("_ledger/checkpoint/"):
-            yield "Coverage object" if "source" in value else "Segment", value
+            kinds = {"source": "Coverage object", "attempts": "Retirement", "shard": "Segment"}
+            yield next(kinds[name] for name in kinds if name in value), value
+        elif key.startswith("_refs/"):
+            yield "Pin", value
         elif key.startswith("_ledger/"):
             yield "Commit", value
         elif key.startswith("_plans/"):
