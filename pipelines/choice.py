@@ -34,12 +34,12 @@ def chosen(
         person=purpose.encode(),
         salt=seed.to_bytes(8, "little"),
     ).digest()
-    hashes = _mix(positions.astype(np.uint64) ^ np.uint64(int.from_bytes(name, "little")))
+    hashes = mix(positions.astype(np.uint64) ^ np.uint64(int.from_bytes(name, "little")))
     # 53 bits, as a float64 holds exactly, in [0, 1).
     return (hashes >> np.uint64(11)) * 2.0**-53 < rate
 
 
-def _mix(values: np.ndarray) -> np.ndarray:
+def mix(values: np.ndarray) -> np.ndarray:
     """SplitMix64 (Steele, Lea and Flood, 2014): a well-mixed bijection of uint64."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)

@@ -15,10 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cachelib.errors import ForebayError
 from cachelib.words import about, counted, size
 from pipelines.config import BuildConfig, ConfigError, build_config, read_yaml
 from pipelines.launcher import Planned, Request, Summary, build, inquire, next_plan
+from pipelines.order import TOKENS
+from pipelines.ordering import passes, range_count
 from pipelines.plan import Plan
 from pipelines.progress import Terminal
 
@@ -265,6 +269,20 @@ def _print_work(plan: Plan, planned: Planned, tokens_per_byte: float) -> None:
         f"{about(plan.size * tokens_per_byte)} tokens"
         + (f" (a stored plan{done})" if planned.stored else "")
     )
+    if plan.order.sorts:
+        _print_order(plan, plan.size * tokens_per_byte)
+        return
     for wave in range(plan.wave_count):
         text = size(sum(plan.splits[split].size for split in plan.wave(wave)))
         print(f"  wave {wave + 1:3d}  {counted(len(plan.wave(wave)), 'split'):>13} {text:>14}")
+
+
+def _print_order(plan: Plan, tokens: float) -> None:
+    """How rows get into order; from here on all is estimated from the number of tokens."""
+    stored = int(tokens * np.dtype(plan.schema[TOKENS].dtype).itemsize)
+    runs, ranges = len(plan.splits), range_count(stored, plan.split_bytes)
+    print(
+        f"order      {plan.order}: about {counted(runs, 'sorted run')}, then "
+        f"{counted(ranges, 'range')} of keys; passes "
+        f"{passes(runs, stored, plan.split_bytes)} over all rows, one commit"
+    )

@@ -57,6 +57,7 @@ def commit_wave(
     wave: int,
     manifests: Sequence[Manifest],
     max_reject_rate: float,
+    may_be_empty: bool = False,
 ) -> Commit:
     """Commit a wave's manifests, in order; does nothing where that is done already.
 
@@ -65,6 +66,7 @@ def commit_wave(
         wave: number of the wave.
         manifests: as `in_order` gives them.
         max_reject_rate: share of the plan's records that may be rejected.
+        may_be_empty: whether the cache may have no row at all in the end.
 
     Raises:
         BuildFailed: too many rejects, no row at all, or too many parts failed their audit.
@@ -90,7 +92,7 @@ def commit_wave(
         check_rejects(storage, own, manifests, last, max_reject_rate)
         check_audits(own, manifests)
         rows = sum(manifest.rows for manifest in manifests)
-        if last and rows + (0 if parent is None else parent.rows) == 0:
+        if last and rows + (0 if parent is None else parent.rows) == 0 and not may_be_empty:
             raise BuildFailed(_no_rows(plan, manifests))
         commit = follow(
             ledger,
@@ -101,6 +103,7 @@ def commit_wave(
             identity=plan.identity,
             manifests=manifests,
             coverage=delta,
+            seals=plan.order.sorts,
         )
         there = ledger.append(commit)
         if there.digest == commit.digest:

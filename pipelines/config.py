@@ -25,6 +25,7 @@ from cachelib.errors import ForebayError
 from cachelib.format.schema import Field as SchemaField
 from cachelib.format.storage import canonical_url, file_names_are_utf8, not_utf8
 from pipelines.columns import TOKENS, text_schema
+from pipelines.order import parse_order
 from pipelines.plan import SPLIT_BYTES
 from pipelines.sources.records import FORMATS, KEEP_TYPES
 
@@ -101,6 +102,11 @@ class BuildConfig(BaseModel):
     )
     map_version: str | None = Field(
         None, description="Tells the map function from earlier ones; else its source does."
+    )
+    order: str = Field(
+        "source",
+        description="Order of the rows of this build: source, shuffle(SEED) or by(FIELD), a kept "
+        "field or tokens, the number of tokens.",
     )
     holdout: HoldoutConfig | None = Field(
         None,
@@ -225,6 +231,11 @@ class BuildConfig(BaseModel):
             raise ValueError(f"expected one of {', '.join(FORMATS)}")
         return value
 
+    @field_validator("order")
+    @classmethod
+    def _known_order(cls, value: str) -> str:
+        return str(parse_order(value))
+
     @field_validator("runner")
     @classmethod
     def _known_runner(cls, value: str) -> str:
@@ -245,6 +256,14 @@ class BuildConfig(BaseModel):
                 f"{called('keep')} names {self.text_field!r}, which is the text field: "
                 f"{called('text_field')}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _order_by_what_is_kept(self) -> BuildConfig:
+        try:
+            parse_order(self.order).check(text_schema("uint16", tuple(self.keep.items())))
+        except ValueError as error:
+            raise ValueError(f"{called('order')} is {self.order!r}: {error}") from None
         return self
 
 

@@ -29,9 +29,12 @@ from cachelib.words import counted
 from pipelines.commit import commits_of, finish
 from pipelines.config import BuildConfig, build_config, setting
 from pipelines.early import committing
+from pipelines.order import parse_order
 from pipelines.plan import Plan, Work, check_unchanged, make_splits, make_waves, remaining
-from pipelines.progress import Progress, Watcher, published
+from pipelines.progress import Progress, Watcher, published, watching_merge
+from pipelines.ranges import load_merge, next_merge, remove_runs, shard_ids, target_of
 from pipelines.request import Request, cache_url, find_sources, inquire
+from pipelines.runs import parts_of
 from pipelines.sample import check_sample
 from pipelines.sample import notes as notes_on_sample
 from pipelines.sources import Discovery
@@ -169,6 +172,7 @@ def _build(
     head = Ledger(request.storage).head()
     if config.finish and head is not None:
         finish(request.storage)
+    remove_runs(storage)
     notes |= dict.fromkeys(planned.notes)
     return _summary(
         request, tuple(notes), commits, earlier, size, seconds - began, seconds - working
@@ -210,7 +214,8 @@ def next_plan(request: Request) -> Planned:
     if stored is not None:
         plan, done = stored
         splits = plan.splits_of(plan.together(done))
-        parts = list(published(request.storage, plan, plan.name, splits))
+        place, parts_plan, parts_name = parts_of(request.storage, plan, plan.name)
+        parts = list(published(place, parts_plan, parts_name, splits))
         return Planned(
             plan=plan,
             stored=True,
@@ -286,6 +291,7 @@ def _new_plan(request: Request, snapshot: Snapshot | None, pieces: Sequence[Any]
     sources = tuple(request.discovery.sources[index] for index in used)
     moved = [replace(piece, source=places[piece.source]) for piece in pieces]
     splits = make_splits(moved, sources, request.config.split_bytes)
+    order = parse_order(request.config.order)
     return Plan(
         parent="" if snapshot is None else snapshot.commit.digest,
         parent_version=-1 if snapshot is None else snapshot.version,
@@ -295,8 +301,9 @@ def _new_plan(request: Request, snapshot: Snapshot | None, pieces: Sequence[Any]
         tokenizer=request.prepared.to_json(),
         sources=sources,
         splits=splits,
-        waves=make_waves(splits, request.config.split_bytes),
+        waves=(0, len(splits)) if order.sorts else make_waves(splits, request.config.split_bytes),
         split_bytes=request.config.split_bytes,
+        order=order,
     )
 
 
@@ -322,8 +329,10 @@ def _unfinished(
         left = plan.splits[plan.waves[done] :]
         needed = {plan.sources[piece.source] for split in left for piece in split.pieces}
         keys = {(source.name, source.version) for source in needed}
-        alike = plan.reading == request.reading and (
-            plan.identity["tokenizer"] == request.identity["tokenizer"]
+        alike = (
+            plan.reading == request.reading
+            and plan.identity["tokenizer"] == request.identity["tokenizer"]
+            and str(plan.order) == request.config.order
         )
         fits = left and alike and (keys == wanted or (done > 0 and keys <= present))
         if fits and not _given_up(ledger, snapshot, plan, name, done):
@@ -369,25 +378,66 @@ def _carry_out(
     show: Callable[[Progress], None] | None,
     beam_arguments: Sequence[str],
 ) -> list[Commit]:
-    """Store a plan and run its waves, in order; returns the commits made meanwhile."""
+    """Store a plan and carry it out; returns the commits made meanwhile."""
     plan = planned.plan
     assert plan is not None
-    storage, config = request.storage, request.config
-    name = plan.name
+    storage, name, ledger = request.storage, plan.name, Ledger(request.storage)
+    roots = _roots(request, plan)
+    _store(request, storage, plan)
+    if not plan.order.sorts:
+        _run_waves(request, storage, plan, planned, roots, show, beam_arguments)
+        return commits_of(ledger, plan, name)[1][planned.waves_done :]
+    try:
+        place, own, _ = parts_of(storage, plan, name)
+        _store(request, place, own)
+        _run_waves(request, place, own, planned, roots, show, beam_arguments)
+        _merge_runs(request, plan, show, beam_arguments)
+    except Exception:
+        # Another builder of the same plan may have committed it, and removed the runs.
+        if not commits_of(ledger, plan, name)[1]:
+            raise
+    return commits_of(ledger, plan, name)[1]
+
+
+def _store(request: Request, storage: Storage, plan: Plan) -> None:
+    """Store a plan and the tokenizer that it names."""
     for key, data in tokenizer_objects(request.files).items():
         storage.put_if_absent(key, data)
     try:
-        storage.put_json(plan_key(name), plan.to_json())
+        storage.put_json(plan_key(plan.name), plan.to_json())
     except CorruptData as error:
         raise CorruptData(f"{error}. Delete it and build again: it will be made anew") from error
-    ledger = Ledger(storage)
-    roots = _roots(request, plan)
-    watcher = None if show is None else Watcher(storage, plan, name, planned.splits_done, show)
-    done = planned.waves_done
+
+
+def _run_waves(
+    request: Request,
+    storage: Storage,
+    plan: Plan,
+    planned: Planned,
+    roots: tuple[str, ...],
+    show: Callable[[Progress], None] | None,
+    beam_arguments: Sequence[str],
+) -> None:
+    """Run the waves of a stored plan that are not committed, in order."""
+    config, name, ledger = request.config, plan.name, Ledger(storage)
+    assert planned.plan is not None
+    told = (request.storage, planned.plan.name)
+    watcher = (
+        None if show is None else Watcher(storage, plan, name, planned.splits_done, show, told)
+    )
+    done = len(commits_of(ledger, plan, name)[1])
     while done < plan.wave_count:
         waves = plan.together(done)
         inspected_ns = request.discovery.inspected_ns
-        job = Job(storage.url, name, waves, roots, inspected_ns, config.max_reject_rate)
+        job = Job(
+            storage.url,
+            name,
+            waves,
+            roots,
+            inspected_ns,
+            config.max_reject_rate,
+            may_be_empty=plan.order.sorts,
+        )
         take_failure(job)
         watching = nullcontext() if watcher is None else watcher.waves(waves)
         with watching, committing(job), _head_start(job, config) as (runners, begun):
@@ -404,7 +454,53 @@ def _carry_out(
         done = len(commits_of(ledger, plan, name)[1])
         if done < waves.stop:
             raise ForebayError(f"wave {done} of plan {name} ended without a commit or an error")
-    return commits_of(ledger, plan, name)[1][planned.waves_done :]
+
+
+def _merge_runs(
+    request: Request,
+    plan: Plan,
+    show: Callable[[Progress], None] | None,
+    beam_arguments: Sequence[str],
+) -> None:
+    """Merge the runs of a stored plan, which are all written, and commit what comes of them."""
+    storage, config, name = request.storage, request.config, plan.name
+    runners = importlib.import_module("pipelines.runners")
+    job = Job(
+        storage.url, name, range(1), (), request.discovery.inspected_ns, config.max_reject_rate
+    )
+    step = 0
+    while not commits_of(Ledger(storage), plan, name)[1]:
+        take_failure(job)
+        key = next_merge(storage, plan, name)
+        merge = load_merge(storage.url, name, key)
+        steps = (step, step + 1 if merge.final else step + 2)
+        watching = (
+            nullcontext()
+            if show is None
+            else watching_merge(
+                shard_ids(name, merge),
+                target_of(storage, name, merge),
+                steps,
+                plan.size,
+                show,
+                (storage, name),
+            )
+        )
+        with watching:
+            runners.run_merge(
+                job,
+                key,
+                config.runner,
+                workers=config.workers,
+                processes=config.processes,
+                arguments=beam_arguments,
+            )
+        failure = take_failure(job)
+        if failure is not None:
+            raise failure
+        if merge.final and not commits_of(Ledger(storage), plan, name)[1]:
+            raise ForebayError(f"the merge of plan {name} ended without a commit or an error")
+        step += 1
 
 
 @contextmanager

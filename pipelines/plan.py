@@ -17,6 +17,7 @@ from cachelib.errors import SourceChanged
 from cachelib.format.canonical import digest, digest_of
 from cachelib.format.coverage import Coverage
 from cachelib.format.schema import Schema
+from pipelines.order import SOURCE, Order, parse_order
 from pipelines.sources.records import Reading, Source
 
 SPLIT_BYTES = 64 << 20
@@ -72,6 +73,7 @@ class Plan:
         splits: the work, in source order.
         waves: splits [waves[w], waves[w + 1]) are wave w.
         split_bytes: decompressed bytes at which parts are cut.
+        order: of the rows; where it sorts, all splits are one wave.
     """
 
     parent: str
@@ -84,6 +86,7 @@ class Plan:
     splits: tuple[Split, ...]
     waves: tuple[int, ...]
     split_bytes: int
+    order: Order = SOURCE
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -100,6 +103,7 @@ class Plan:
             ],
             "waves": list(self.waves),
             "split_bytes": self.split_bytes,
+            **({"order": str(self.order)} if self.order.sorts else {}),
         }
 
     @classmethod
@@ -118,6 +122,7 @@ class Plan:
             ),
             waves=tuple(value["waves"]),
             split_bytes=value["split_bytes"],
+            order=parse_order(value.get("order", "source")),
         )
 
     @property

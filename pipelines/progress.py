@@ -6,7 +6,7 @@ import bisect
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -40,6 +40,8 @@ class Progress:
         earlier: those of the bytes done that an earlier run did.
         rows, tokens, rejects: of the finished parts of waves that this run commits.
         seconds: since the plan was begun or gone on with.
+        stage: "wave" of shards as they are read; "run wave" of runs, before they are merged; "pass"
+            over all runs. Each counts waves and bytes of its own.
     """
 
     waves: int
@@ -51,12 +53,13 @@ class Progress:
     tokens: int
     rejects: int
     seconds: float
+    stage: str = "wave"
 
     def line(self) -> str:
         """One line for a terminal."""
         share = self.bytes / self.total if self.total else 1.0
         line = (
-            f"wave {self.wave + 1}/{self.waves}  {share:4.0%}  "
+            f"{self.stage} {self.wave + 1}/{self.waves}  {share:4.0%}  "
             f"{size(self.bytes)} of {size(self.total)}  {counted(self.rows, 'row')}  "
             f"{counted(self.tokens, 'token')}  {counted(self.rejects, 'reject')}"
         )
@@ -87,6 +90,7 @@ class Watcher:
         plan, name: the plan and its digest.
         done: splits that an earlier run finished, in committed waves or not.
         show: called with each new state.
+        told: where the state is stored, too: the storage of the cache and the plan's name there.
     """
 
     def __init__(
@@ -96,8 +100,10 @@ class Watcher:
         name: str,
         done: Collection[int],
         show: Callable[[Progress], None],
+        told: tuple[Storage, str],
     ) -> None:
         self._storage = storage
+        self._status = told
         self._plan = plan
         self._name = name
         self._show = show
@@ -159,11 +165,80 @@ class Watcher:
             tokens=self._tokens,
             rejects=self._rejects,
             seconds=seconds,
+            stage="run wave" if self._plan.order.sorts else "wave",
         )
         self._show(progress)
         if seconds - self._told >= STATUS_SECONDS:
             self._told = seconds
-            self._storage.write(f"_status/{self._name}.json", seal(vars(progress)))
+            _tell(self._status, progress)
+
+
+def _tell(where: tuple[Storage, str], progress: Progress) -> None:
+    storage, name = where
+    storage.write(f"_status/{name}.json", seal(vars(progress)))
+
+
+@contextmanager
+def watching_merge(
+    shards: Sequence[str],
+    place: Storage,
+    step: tuple[int, int],
+    size: int,
+    show: Callable[[Progress], None],
+    told: tuple[Storage, str],
+) -> Iterator[None]:
+    """Watch a pass over the runs of a plan in the background, until the block ends.
+
+    Args:
+        shards: those that it makes.
+        place: where they lie.
+        step: number of the pass, from 0, and of passes.
+        size: bytes of text that it passes over, about.
+        show, told: as of `Watcher`.
+    """
+    began = time.monotonic()
+    waiting = list(shards)
+    found: list[Manifest] = []
+    earlier: list[int] = []
+    last_told = [-STATUS_SECONDS]
+
+    def look(ended: threading.Event | None = None) -> None:
+        for shard in list(waiting):
+            if ended is not None and ended.is_set():
+                return
+            manifest = read_manifest(place, shard)
+            if manifest is not None:
+                waiting.remove(shard)
+                found.append(manifest)
+        done = size * len(found) // max(1, len(shards))
+        earlier[:] = earlier or [done]
+        progress = Progress(
+            waves=step[1],
+            wave=step[0],
+            bytes=done,
+            total=size,
+            earlier=earlier[0],
+            rows=sum(m.rows for m in found),
+            tokens=sum(m.elements.get("tokens", 0) for m in found),
+            rejects=sum(sum(m.rejects.values()) for m in found),
+            seconds=time.monotonic() - began,
+            stage="pass",
+        )
+        show(progress)
+        if progress.seconds - last_told[0] >= STATUS_SECONDS:
+            last_told[0] = progress.seconds
+            _tell(told, progress)
+
+    def watch(ended: threading.Event) -> None:
+        look(ended)
+        while not ended.wait(POLL_SECONDS):
+            look(ended)
+
+    try:
+        with meanwhile("forebay-progress", watch):
+            yield
+    finally:
+        look()
 
 
 class Terminal:

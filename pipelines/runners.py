@@ -11,7 +11,13 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 
 from pipelines.tasks import Job
-from pipelines.transforms import CommitShards, MergeShards, WriteShards
+from pipelines.transforms import (
+    CommitRanges,
+    CommitShards,
+    MergeRanges,
+    MergeShards,
+    WriteShards,
+)
 
 LANES_ELSEWHERE = 256
 """Lanes of a pipeline on engines whose number of workers is not known here."""
@@ -28,6 +34,24 @@ def run_waves(
             | "WriteShards" >> WriteShards(lanes)
             | "MergeShards" >> MergeShards()
             | "CommitShards" >> CommitShards()
+        ),
+        runner,
+        workers=workers,
+        processes=processes,
+        arguments=arguments,
+    )
+
+
+def run_merge(
+    job: Job, key: str, runner: str, *, workers: int, processes: bool, arguments: Sequence[str]
+) -> None:
+    """Carry out the merge of a plan's runs that is stored at a key; otherwise as `run_waves`."""
+    run(
+        lambda pipeline, _: (
+            pipeline
+            | "Plan" >> beam.Create([job], reshuffle=False)
+            | "MergeRanges" >> MergeRanges(key)
+            | "CommitRanges" >> CommitRanges(key)
         ),
         runner,
         workers=workers,

@@ -8,7 +8,7 @@ are left to the engine, which may try the task again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ class Job:
         inspected_ns: when the sources were inspected for this run, since the epoch.
         max_reject_rate: share of the plan's records that may be rejected.
         begun: how many of their first splits are being written already, outside the pipeline.
+        may_be_empty: whether they may hold no row at all.
     """
 
     cache: str
@@ -45,6 +46,7 @@ class Job:
     inspected_ns: int
     max_reject_rate: float
     begun: int = 0
+    may_be_empty: bool = False
 
 
 def plan_key(name: str) -> str:
@@ -170,8 +172,24 @@ def commit(job: Job, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         manifests = [Manifest.from_json(value) for value in results]
         for wave in job.waves:
             own = [m for m in manifests if m.task["split"] in plan.wave(wave)]
-            made = commit_wave(storage, plan, job.plan, wave, own, job.max_reject_rate)
+            made = commit_wave(
+                storage, plan, job.plan, wave, own, job.max_reject_rate, job.may_be_empty
+            )
         return {"version": made.version}
+    except StorageError:
+        raise
+    except ForebayError as error:
+        return _store_failure(storage, job, _failure(error))
+
+
+def guarded(job: Job, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What some work of a job gives, or its failure, which is also stored; nothing after one."""
+    storage = Storage(job.cache)
+    failure = _failed(storage, job)
+    if failure is not None:
+        return failure
+    try:
+        return work()
     except StorageError:
         raise
     except ForebayError as error:

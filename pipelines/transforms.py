@@ -2,6 +2,10 @@
 
     job | WriteShards(lanes) | MergeShards() | CommitShards()
 
+And of one whose rows are put into another order, once its runs are written by the above:
+
+    job | MergeRanges(key) | CommitRanges(key)
+
 Only references and manifests travel between them, never rows.
 """
 
@@ -11,7 +15,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from pipelines import tasks
+from pipelines import ranges, tasks
 from pipelines.tasks import Job
 
 
@@ -59,6 +63,58 @@ class CommitShards(beam.PTransform):
 
     def expand(self, merged: beam.PCollection) -> beam.PCollection:
         return merged | "Commit" >> beam.Map(lambda pair: tasks.commit(pair[0], pair[1]))
+
+
+class MergeRanges(beam.PTransform):
+    """Jobs -> (job, manifest as JSON), one for every shard that a pass over runs makes.
+
+    Args:
+        key: under which the plan of that pass is stored, below the runs.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self._key = key
+
+    def expand(self, jobs: beam.PCollection) -> beam.PCollection:
+        key = self._key
+        return (
+            jobs
+            | "Ranges" >> beam.FlatMap(lambda job: _items(job, key))
+            | "Spread" >> beam.Reshuffle()
+            | "Merge" >> beam.Map(lambda pair: (pair[0], ranges.carry_out(pair[0], key, pair[1])))
+        )
+
+
+class CommitRanges(beam.PTransform):
+    """(job, manifest) -> the version committed, or the failure, as JSON; nothing before the end.
+
+    Args:
+        key: as of `MergeRanges`.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self._key = key
+
+    def expand(self, manifests: beam.PCollection) -> beam.PCollection:
+        key = self._key
+        return (
+            manifests
+            | "Key" >> beam.Map(lambda pair: (pair[0].plan, pair))
+            | "Gather" >> beam.GroupByKey()
+            | "Commit" >> beam.Map(lambda group: _commit_ranges(group[1], key))
+        )
+
+
+def _items(job: Job, key: str) -> list[tuple[Job, ranges.Item]]:
+    merge = ranges.load_merge(job.cache, job.plan, key)
+    return [(job, item) for item in ranges.items_of(merge)]
+
+
+def _commit_ranges(pairs: Any, key: str) -> dict[str, Any]:
+    found = list(pairs)
+    return ranges.commit_ranges(found[0][0], key, (result for _, result in found))
 
 
 def _write(dealt: tuple[Job, tuple[int, ...]]) -> list[tuple[Job, dict[str, Any]]]:

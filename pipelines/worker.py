@@ -24,6 +24,7 @@ from pipelines.choice import chosen
 from pipelines.columns import columns_of
 from pipelines.overlap import AtOnce, WriteBehind, read_ahead
 from pipelines.plan import Piece, Plan, part_unit, shard_id
+from pipelines.runs import RunWriter
 from pipelines.sources import read, url_of
 from pipelines.sources.records import Records, Source
 from pipelines.sources.watch import Stamp, check_inspected, check_unchanged
@@ -249,8 +250,12 @@ class _Part:
     _sample: list[tuple[pa.LargeStringArray, Ragged]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        shard = shard_id(self.work.name, self.split, self.number)
-        self._writer = ShardWriter(self.work.storage, self.work.plan.schema, shard)
+        plan, shard = self.work.plan, shard_id(self.work.name, self.split, self.number)
+        self._writer: ShardWriter | RunWriter
+        if plan.order.sorts:
+            self._writer = RunWriter(self.work.storage, plan.schema, shard, plan.order)
+        else:
+            self._writer = ShardWriter(self.work.storage, plan.schema, shard)
 
     def ends_before(self, piece: int, cell: int) -> bool:
         """Whether a record of a piece in a cell belongs to the next part."""
