@@ -26,6 +26,8 @@ from pipelines.ordering import passes, range_count
 from pipelines.plan import Plan
 from pipelines.progress import Terminal
 
+PASSES = {1: "one pass over all rows", 2: "two passes over all rows"}
+
 _STOPPED = "forebay: stopped. What is committed can be read; the same command goes on from here"
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -283,6 +285,6 @@ def _print_order(plan: Plan, tokens: float) -> None:
     runs, ranges = len(plan.splits), range_count(stored, plan.split_bytes)
     print(
         f"order      {plan.order}: about {counted(runs, 'sorted run')}, then "
-        f"{counted(ranges, 'range')} of keys; passes "
-        f"{passes(runs, stored, plan.split_bytes)} over all rows, one commit"
+        f"{counted(ranges, 'range')} of keys ({PASSES[passes(runs, stored, plan.split_bytes)]}), "
+        "one commit"
     )

@@ -259,7 +259,7 @@ def _fill(
 ) -> None:
     """Read the next rows of all runs that have more and of which less than half a block is held."""
     held = np.array([0 if b is None else int(b.sizes.sum()) for b in buffers])
-    which = np.flatnonzero((at < ends) & (held < limit // 2))
+    which = np.flatnonzero((at < ends) & (2 * held < limit))
     if len(which) == 0:
         return
     rows = np.array([max(1, 2 * limit // runs.row_sizes[r]) for r in which.tolist()], np.int64)

@@ -74,7 +74,7 @@ def parse_order(text: str) -> Order:
     inside = None if inside is None else inside.strip()
     if kind == "source" and inside is None:
         return SOURCE
-    if kind == "shuffle" and re.fullmatch("[0-9]{1,20}", inside or ""):
+    if kind == "shuffle" and inside and re.fullmatch("[0-9]{1,20}", inside):
         seed = int(inside)
         if seed < 1 << 64:
             return Order("shuffle", seed=seed)

@@ -204,9 +204,11 @@ def row_sizes(schema: Schema, lengths: Mapping[str, np.ndarray], rows: int) -> n
 
 def run_size(schema: Schema, rows: int, elements: Mapping[str, int]) -> int:
     """Bytes of the values of a shard."""
+    if rows == 0:
+        return 0
     lengths = {name: np.array([count]) for name, count in elements.items()}
     fixed = row_sizes(schema, dict.fromkeys(elements, np.zeros(1, np.int64)), 1)
-    return int(row_sizes(schema, lengths, 1)[0] + (rows - 1) * fixed[0]) if rows else 0
+    return int(row_sizes(schema, lengths, 1)[0] + (rows - 1) * fixed[0])
 
 
 @dataclass

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import cachelib
+from cachelib.commands.verify import verify
 from cachelib.errors import CacheNotFound
 from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
@@ -39,10 +42,10 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def command(folder: Path, tokenizer: str, to: Path) -> list[str]:
+def command(folder: Path, tokenizer: str, to: Path, order: str = "source") -> list[str]:
     options = ["--tokenizer", tokenizer, "--to", str(to), "--keep", "id", "--quiet"]
     return [sys.executable, "-m", "pipelines.entry", "build", str(folder), *options,
-            "--split-bytes", str(SPLIT), "--workers", "2"]  # fmt: skip
+            "--split-bytes", str(SPLIT), "--workers", "2", "--order", order]  # fmt: skip
 
 
 def start(arguments: list[str]) -> subprocess.Popen[bytes]:
@@ -105,6 +108,71 @@ def test_kill_at_random_moments(folder: Path, tokenizer: str, tmp_path: Path, wh
     assert all(after[path] == data for path, data in finished.items())
     assert cachelib.open(to).snapshot.digest == cachelib.open(whole).snapshot.digest
     assert commits(to) == commits(whole)
+
+
+def all_manifests(to: Path) -> dict[str, bytes]:
+    """Those of runs as well, which may be removed meanwhile."""
+    found = {}
+    for folder, _, files in os.walk(to):
+        if "manifest.json" in files:
+            with suppress(FileNotFoundError):
+                found[folder] = Path(folder, "manifest.json").read_bytes()
+    return found
+
+
+@pytest.mark.parametrize("order", ["shuffle(7)", "by(id)"])
+def test_kill_a_build_in_another_order_at_random_moments(
+    folder: Path, tokenizer: str, tmp_path: Path, order: str
+) -> None:
+    """While runs are written, merged, committed or removed; none of them is made again."""
+    whole, to = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(command(folder, tokenizer, whole, order), check=True)
+    draw = random.Random(time.time_ns())
+    finished: dict[str, bytes] = {}
+    for kills in itertools.count():
+        process = start(command(folder, tokenizer, to, order))
+        before = len(all_manifests(to))
+        goal = before + draw.randint(1, 200) if kills < KILLS else sys.maxsize
+        while process.poll() is None and before <= len(all_manifests(to)) < goal:
+            time.sleep(0.01)
+        if process.poll() is not None:
+            break
+        time.sleep(draw.random() * 0.05)
+        process.kill()
+        process.wait()
+        now = all_manifests(to)
+        committed = Ledger(Storage.at(to)).head() is not None
+        for path, data in finished.items():
+            assert now.get(path) == data or (committed and "/_runs/" in path)
+        finished = now
+    assert process.returncode == 0, process.communicate()[0]
+    assert kills > 1
+    assert cachelib.open(to).snapshot.digest == cachelib.open(whole).snapshot.digest
+    assert commits(to) == commits(whole)
+    assert subprocess.run(command(folder, tokenizer, to, order), check=False).returncode == 0
+    assert not (to / "_runs").exists()
+    assert not list(verify(Storage.at(to)))
+
+
+def test_two_builders_of_one_plan_in_another_order(
+    folder: Path, tokenizer: str, tmp_path: Path
+) -> None:
+    """One is stopped, overtaken and woken while the runs are being written or merged."""
+    to = tmp_path / "two"
+    sleeper = start(command(folder, tokenizer, to, "shuffle(7)"))
+    goal = random.Random(time.time_ns()).randint(2, 250)
+    while sleeper.poll() is None and len(all_manifests(to)) < goal:
+        time.sleep(0.005)
+    os.kill(sleeper.pid, signal.SIGSTOP)
+    assert subprocess.run(command(folder, tokenizer, to, "shuffle(7)"), check=False).returncode == 0
+    snapshot = cachelib.open(to).snapshot
+    os.kill(sleeper.pid, signal.SIGCONT)
+    output = sleeper.communicate(timeout=120)[0]
+    assert sleeper.returncode == 0, output
+    assert cachelib.open(to).snapshot.digest == snapshot.digest
+    assert cachelib.open(to).version == 0
+    assert not (to / "_runs").exists()
+    assert not list(verify(Storage.at(to)))
 
 
 def test_a_writer_that_sleeps_while_another_finishes(
