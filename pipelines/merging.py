@@ -26,7 +26,7 @@ from pipelines.ordering import Share, bracket
 from pipelines.runs import joined, order_value, taken
 from pipelines.sorting import Columns, Keys, Names, keys_of, row_sizes, run_size, words_of
 
-MERGE_BYTES = 64 << 20
+MERGE_BYTES = 32 << 20
 """Bytes of rows that a merge holds in buffers, about; some four times this are held in all."""
 
 BLOCK_BYTES = 64 << 10

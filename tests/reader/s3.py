@@ -21,6 +21,9 @@ ROOT = Path(__file__).parents[2]
 PEAK = "/peak"
 """A path that is answered with the most requests that were being answered at once so far."""
 
+COUNTS = "/counts"
+"""A path that is answered with the requests answered so far, and the bytes of their bodies."""
+
 RANGE = re.compile(rb"\r\nrange: *bytes=(\d*)-(\d*)\r\n", re.IGNORECASE)
 
 
@@ -49,6 +52,8 @@ class Objects(asyncio.Protocol):
 
     answering = 0
     peak = 0
+    requests = 0
+    sent = 0
 
     def __init__(self, folder: Path, latency: float, held: dict[str, bytes]) -> None:
         self._folder = folder
@@ -68,9 +73,15 @@ class Objects(asyncio.Protocol):
             if path == PEAK:
                 self._transport.write(_reply(b"200 OK", str(Objects.peak).encode()))
                 continue
+            if path == COUNTS:
+                told = f"{Objects.requests} {Objects.sent}"
+                self._transport.write(_reply(b"200 OK", told.encode()))
+                continue
             Objects.answering += 1
             Objects.peak = max(Objects.peak, Objects.answering)
             reply = self._answer(path, request + b"\r\n")
+            Objects.requests += 1
+            Objects.sent += len(reply) - reply.index(b"\r\n\r\n") - 4
             asyncio.get_running_loop().call_later(self._latency, self._send, reply)
 
     def _send(self, reply: bytes) -> None:
