@@ -40,7 +40,7 @@ FINAL = "_merges/final.json"
 LONGER = "_merges/longer.json"
 
 Item = tuple[str, int]
-"""A share of a merge ("share", number), or shards whose rejects are carried over ("carry", ...)."""
+"""A share of a merge ("range", number), or shards whose rejects are carried over ("carry", ...)."""
 
 
 def next_merge(storage: Storage, plan: Plan, name: str) -> str:
@@ -104,7 +104,7 @@ def load_merge(cache: str, plan: str, key: str) -> Merge:
 def items_of(merge: Merge) -> list[Item]:
     """The tasks of a merge, in the order of their shards."""
     return [
-        *(("share", number) for number in range(len(merge.shares))),
+        *(("range", number) for number in range(len(merge.shares))),
         *(("carry", number) for number in range(len(merge.carried))),
     ]
 
@@ -135,7 +135,7 @@ def carry_out(job: Job, key: str, item: Item) -> dict[str, Any]:
         there = read_manifest(target, shard)
         if there is not None:
             return there.to_json()
-        make = _merge_share if item[0] == "share" else _carry_over
+        make = _merge_share if item[0] == "range" else _carry_over
         made = make(runs_storage(storage, job.plan), target, plan, merge, item[1], shard)
         task = {"plan": job.plan, item[0]: item[1], **made.task}
         return publish(target, replace(made, task=task)).to_json()

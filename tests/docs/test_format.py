@@ -144,6 +144,17 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def shuffled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A build whose rows are put in order."""
+    from pipelines.launcher import build
+
+    path = tmp_path_factory.mktemp("shuffled") / "cache"
+    build(**OPTIONS, inputs=[str(SOURCES)], to=str(path), order="shuffle(1)",
+          show=lambda progress: None)  # fmt: skip
+    return path
+
+
+@pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The golden cache with so many commits after it that there is a checkpoint."""
     path = tmp_path_factory.mktemp("long") / "cache"
@@ -186,6 +197,10 @@ def test_expired_versions_are_refused_alike(gapped: Path) -> None:
 
 def test_a_fresh_build_is_read_alike(fresh: Path) -> None:
     assert_read_alike(fresh)
+
+
+def test_a_shuffled_build_is_read_alike(shuffled: Path) -> None:
+    assert_read_alike(shuffled)
 
 
 def test_a_checkpoint_is_read_alike(long: Path) -> None:
@@ -352,10 +367,10 @@ def stored_objects(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def test_every_key_is_documented_and_every_documented_key_is_stored(
-    fresh: Path, long: Path, gapped: Path
+    fresh: Path, shuffled: Path, long: Path, gapped: Path
 ) -> None:
     seen: set[Key] = set()
-    for path in (CACHE, fresh, long, gapped):
+    for path in (CACHE, fresh, shuffled, long, gapped):
         for section, value in stored_objects(path):
             if path == gapped and section == "Manifest":
                 continue  # written by the tests, which have tasks of their own

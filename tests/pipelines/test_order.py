@@ -26,6 +26,7 @@ from pipelines import launcher, ordering, ranges
 from pipelines.cli import main
 from pipelines.config import ConfigError, build_config
 from pipelines.launcher import build
+from pipelines.maintenance.launcher import compact, delete
 from pipelines.plan import Plan
 from pipelines.progress import Progress
 from pipelines.tasks import load_plan
@@ -461,3 +462,28 @@ def test_the_command(
     assert "order      shuffle(7): about 17 sorted runs, then 11 ranges of keys (two passes" in said
     assert main(["build", *arguments, "--quiet"]) == 0
     assert len(ids_of(options["to"])) == 500
+
+
+def test_shards_in_order_are_packed_and_forgotten_like_others(
+    options: dict[str, Any], corpus: Path
+) -> None:
+    with (corpus / "a.jsonl").open("ab") as file:
+        file.write(b"no secret\n")
+    build(**options, order="by(id)", max_reject_rate=0.1)
+    storage = Storage.at(options["to"])
+    before = cachelib.open(options["to"])
+    rejects = statistics(storage).rejects
+    compact(options["to"], shard_bytes=1 << 20)
+    after = cachelib.open(options["to"])
+    assert after.snapshot.digest == before.snapshot.digest
+    assert len(after.snapshot.entries) < 5 < len(before.snapshot.entries)
+    assert {r.reason: r.count for r in statistics(storage).rejects} == {
+        r.reason: r.count for r in rejects
+    }
+    delete(options["to"], sources=["a.jsonl"])
+    compact(options["to"], shard_bytes=1 << 20)
+    assert len(cachelib.open(options["to"]).dataset()) == 300
+    entries = cachelib.open(options["to"]).snapshot.entries
+    for shard in entries.shard:
+        files = (p for p in (Path(options["to"]) / "shards" / shard).rglob("*") if p.is_file())
+        assert not any(b"secret" in file.read_bytes() for file in files)
