@@ -6,6 +6,7 @@ import bisect
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -197,18 +198,21 @@ def watching_merge(
         show, told: as of `Watcher`.
     """
     began = time.monotonic()
-    waiting = list(shards)
+    waiting = deque(shards)
     found: list[Manifest] = []
     earlier: list[int] = []
     last_told = [-STATUS_SECONDS]
 
     def look(ended: threading.Event | None = None) -> None:
-        for shard in list(waiting):
+        # In turns, since shards are finished in any order, and there may be many.
+        for _ in range(len(waiting) if ended is None else min(LOOK_AHEAD, len(waiting))):
             if ended is not None and ended.is_set():
                 return
+            shard = waiting.popleft()
             manifest = read_manifest(place, shard)
-            if manifest is not None:
-                waiting.remove(shard)
+            if manifest is None:
+                waiting.append(shard)
+            else:
                 found.append(manifest)
         done = size * len(found) // max(1, len(shards))
         earlier[:] = earlier or [done]
