@@ -114,6 +114,12 @@ def shard_ids(name: str, merge: Merge) -> list[str]:
     return [_shard_id(name, merge, item) for item in items_of(merge)]
 
 
+def shards_begun(storage: Storage, name: str) -> list[str]:
+    """The ids of the shards of the cache that the merge of a plan's runs may be writing."""
+    value = runs_storage(storage, name).read_json(FINAL)
+    return [] if value is None else shard_ids(name, Merge.from_json(value))
+
+
 def _shard_id(name: str, merge: Merge, item: Item) -> str:
     kind = item[0] if merge.final else "longer"
     return digest(f"{name}/{kind}/{item[1]}".encode("ascii"))

@@ -31,6 +31,7 @@ from pipelines.maintenance.garbage import (
 from pipelines.maintenance.objects import Stored, listed
 from pipelines.maintenance.survey import UNFINISHED, Survey, loose_attempts, written
 from pipelines.plan import shard_id
+from pipelines.ranges import remove_runs, shards_begun
 from pipelines.tasks import load_plan
 
 KEEP = 10
@@ -186,6 +187,7 @@ def gc(
             _run(storage, doomed, runner, workers, beam_arguments)
         for stored in remains:
             storage.delete(stored.key)
+        remove_runs(storage)
     folders = [survey.folders[attempt] for attempt in doomed if attempt in survey.folders]
     return Collected(
         url=storage.url,
@@ -324,6 +326,9 @@ def _plans_in_progress(storage: Storage, history: History) -> dict[str, int]:
 def _writing(storage: Storage, survey: Survey, name: str, waves: int) -> Iterator[str]:
     """Ids of the shards that a plan in progress may be writing, given its committed waves."""
     plan = load_plan(storage.url, name)
+    if plan.order.sorts:
+        yield from shards_begun(storage, name)
+        return
     for split in plan.splits_of(range(waves, plan.wave_count)):
         part = 0
         while shard_id(name, split, part) in survey.manifests:

@@ -26,6 +26,7 @@ from pipelines import launcher, ordering, ranges
 from pipelines.cli import main
 from pipelines.config import ConfigError, build_config
 from pipelines.launcher import build
+from pipelines.maintenance.gc import gc
 from pipelines.maintenance.launcher import compact, delete
 from pipelines.plan import Plan
 from pipelines.progress import Progress
@@ -477,6 +478,7 @@ def test_shards_in_order_are_packed_and_forgotten_like_others(
     after = cachelib.open(options["to"])
     assert after.snapshot.digest == before.snapshot.digest
     assert len(after.snapshot.entries) < 5 < len(before.snapshot.entries)
+    assert not list(verify(storage))
     assert {r.reason: r.count for r in statistics(storage).rejects} == {
         r.reason: r.count for r in rejects
     }
@@ -487,3 +489,40 @@ def test_shards_in_order_are_packed_and_forgotten_like_others(
     for shard in entries.shard:
         files = (p for p in (Path(options["to"]) / "shards" / shard).rglob("*") if p.is_file())
         assert not any(b"secret" in file.read_bytes() for file in files)
+
+
+def test_gc_leaves_a_merge_alone_and_removes_runs_that_nobody_needs(
+    options: dict[str, Any], corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.move(corpus / "deep", corpus.parent / "deep")
+    build(**options)
+    shutil.move(corpus.parent / "deep", corpus / "deep")
+    write_jsonl(corpus / "e.jsonl", sentences(200, 9), 500)
+    merge = ranges._merge_share
+    cache = Path(options["to"])
+
+    def collected(place: Storage, target: Storage, *others: Any) -> Any:
+        made = merge(place, target, *others)
+        if others[2] == 1:  # written, not published
+            gc(options["to"], younger=0)
+        if others[2] == 3:
+            raise StorageError("stopped")
+        return made
+
+    monkeypatch.setattr(ranges, "_merge_share", collected)
+    with pytest.raises(Exception, match="stopped"):
+        build(**options, order="by(id)", workers=1)
+    monkeypatch.setattr(ranges, "_merge_share", merge)
+    gc(options["to"], younger=0)
+    assert (cache / "_runs").exists()
+    shutil.copytree(cache, cache.parent / "other")
+    build(**options, order="by(id)")
+    assert sorted(ids_of(options["to"])[450:]) == ids_of(options["to"])[450:]
+    assert not list(verify(Storage.at(options["to"])))
+    # The same place of the ledger is taken by another plan, whose builder is killed at once.
+    other = str(cache.parent / "other")
+    monkeypatch.setattr(launcher, "remove_runs", lambda storage: None)
+    build(**{**options, "to": other})
+    assert (cache.parent / "other" / "_runs").exists()
+    gc(other, younger=0)
+    assert not (cache.parent / "other" / "_runs").exists()
