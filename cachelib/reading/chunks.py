@@ -149,9 +149,37 @@ def _index(path: str, chunks: int) -> _Index:
         if file.size < length:
             raise CorruptData(f"{path} has {file.size} bytes, fewer than the {length} of its index")
         data = _checked(file.read(file.size - length, length), f"the index of {path}")
+        _check_places(path, np.frombuffer(data, "<u8"), file.size - length)
         return _Index(path, memoryview(data).cast("Q"))
 
     return _indices().get(path, read)
+
+
+def _check_places(path: str, places: np.ndarray, end: int) -> None:
+    """Check that inner chunks lie apart from each other, between the beginning of a file and `end`.
+
+    Args:
+        places: offset and size of each inner chunk in turn, uint64 (2 * chunks,).
+
+    Raises:
+        CorruptData: they do not; names one that does not.
+    """
+    numbers = np.flatnonzero(places[0::2] != _ABSENT)
+    starts, sizes = places[0::2][numbers], places[1::2][numbers]
+    # In this order no difference is below 0, which uint64 has not.
+    wrong = (sizes <= _CHECK) | (sizes > end) | (starts > end - np.minimum(sizes, end))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise CorruptData(
+            f"the index of {path} has chunk {numbers[at]} in {sizes[at]} bytes from {starts[at]} "
+            f"on, expected more than {_CHECK} bytes among the first {end}"
+        )
+    order = np.argsort(starts, kind="stable")
+    shared = (starts + sizes)[order[:-1]] > starts[order[1:]]
+    if shared.any():
+        at = int(np.argmax(shared))
+        one, other = numbers[order[at : at + 2]]
+        raise CorruptData(f"the index of {path} has chunks {one} and {other} in the same bytes")
 
 
 class _File:

@@ -274,16 +274,41 @@ def test_damage_is_named_with_the_part(
         values_of(array, (0, 2), (4, 8))
 
 
-def test_an_index_that_leads_beyond_the_file(array: LocalArray) -> None:
-    frames = frames_of(np.arange(20, dtype=np.uint32))
-    rewrite(array, frames)
+WHOLE = 2**64
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        pytest.param((0, 1 << 20), "chunk 2 in 1048576 bytes from 0 on, expected", id="long"),
+        pytest.param((1 << 20, 9), "chunk 2 in 9 bytes from 1048576 on, expected", id="beyond"),
+        pytest.param((WHOLE - 2, 16), f"chunk 2 in 16 bytes from {WHOLE - 2} on", id="wrapped"),
+        pytest.param((0, WHOLE - 1), f"chunk 2 in {WHOLE - 1} bytes from 0 on", id="half absent"),
+        pytest.param((1 << 63, 1 << 63), f"in {1 << 63} bytes from {1 << 63} on", id="signed"),
+        pytest.param((0, 0), "chunk 2 in 0 bytes from 0 on, expected more than 4", id="nothing"),
+        pytest.param((0, 4), "chunk 2 in 4 bytes from 0 on, expected more than 4", id="no frame"),
+        pytest.param((0, 9), "chunks 0 and 2 in the same bytes", id="overlapping"),
+        pytest.param((3, 150), "chunks 0 and 2 in the same bytes", id="over several"),
+    ],
+)
+def test_an_index_that_leads_astray(
+    array: LocalArray, place: tuple[int, int], message: str
+) -> None:
+    rewrite(array, frames_of(np.arange(20, dtype=np.uint32)))
     data = file_of(array).read_bytes()
     table = np.frombuffer(data[-116:-4], "<u8").copy()
-    table[1] = 1 << 20
+    table[4:6] = np.array(place, "<u8")
     check = google_crc32c.value(table.tobytes()).to_bytes(4, "little")
     file_of(array).write_bytes(data[:-116] + table.tobytes() + check)
+    with pytest.raises(CorruptData, match=f"^part 0: the index of .*/c/0 has .*{message}"):
+        values_of(array, (6, 9))
+
+
+def test_a_file_that_was_cut_while_it_was_open(array: LocalArray) -> None:
+    values_of(array, (0, 1))
+    cut_to(20)(array)
     with pytest.raises(CorruptData, match=r"part 0: .*/c/0 ends inside a chunk"):
-        values_of(array, (0, 1))
+        values_of(array, (19, 20))
 
 
 def test_a_file_that_cannot_be_read_is_no_damage(
