@@ -40,6 +40,15 @@ _used_in: set[int] = set()  # the processes in which TensorStore's threads were 
 
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
+_NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
+
+
+def is_no_file(error: OSError) -> bool:
+    """Whether an error of reading says that no file is there: nothing, a folder, or a link to
+    itself. Others are about access.
+    """
+    return error.errno in _NO_FILE
+
 
 def check_fork() -> None:
     """Refuse use in a forked child: TensorStore's threads do not survive a fork and it aborts.
@@ -201,9 +210,9 @@ class Storage:
         assert self.local_path is not None
         try:
             return (self.local_path / key).read_bytes()
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
         except OSError as error:
+            if is_no_file(error):
+                return None
             raise StorageError(f"{self.where(key)}: {error}") from error
 
     def write(self, key: str, data: bytes) -> None:

@@ -8,9 +8,11 @@ index of where they lie, with a crc32c of its own.
 
 from __future__ import annotations
 
+import errno
 import functools
 import math
 import os
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +27,7 @@ import zstandard
 
 from cachelib.errors import CorruptData, StorageError
 from cachelib.format.schema import CHUNKS_PER_OBJECT
+from cachelib.format.storage import is_no_file
 from cachelib.latest import Latest
 
 AVAILABLE = (
@@ -190,7 +193,10 @@ class _File:
     def __init__(self, path: str) -> None:
         self._path = path
         self._descriptor = os.open(path, os.O_RDONLY)
-        self.size = os.fstat(self._descriptor).st_size
+        status = os.fstat(self._descriptor)
+        if stat.S_ISDIR(status.st_mode):  # which opens like a file
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        self.size = status.st_size
 
     def __del__(self) -> None:
         # Not before: another thread may still read from a file that is no longer kept.
@@ -284,11 +290,12 @@ def _read(parts: Sequence[Part], describe: Callable[[int], str], keep: bool) -> 
             number = owners[path, low]
             for chunk, frame in enumerate(_file(path).frames(low, bounds), low):
                 frames[path, chunk] = frame
-    except FileNotFoundError as error:
-        raise CorruptData(f"{describe(number)}: {error.filename} is missing") from error
     except CorruptData as error:
         raise CorruptData(f"{describe(number)}: {error}") from error
     except OSError as error:
+        if is_no_file(error):
+            what = f"{error.filename} is missing ({error.strerror})"
+            raise CorruptData(f"{describe(number)}: {what}") from error
         raise StorageError(f"{describe(number)}: {error}") from error
     fresh: dict[_Key, Any] = {}
     if frames:

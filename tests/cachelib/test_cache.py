@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import cachelib
 from cachelib import dataset
 from cachelib.cache import Cache, Provenance
-from cachelib.errors import CacheNotFound
+from cachelib.errors import CacheNotFound, CorruptData
 from cachelib.ragged import Ragged, ranges
 from tests.cachelib.helpers import (
     EVERY_KIND,
@@ -374,6 +374,18 @@ def test_a_forked_writer_is_refused(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, ""), done
     assert done.stdout.startswith("refused: process")
+
+
+def test_a_folder_in_the_place_of_a_file_is_damage(tmp_path: Path) -> None:
+    write_cache(tmp_path, TOKENS, random_columns(TOKENS, [5, 3], 0), [[1, 1]])
+    (file,) = tmp_path.glob("shards/*-1/*/tokens/data/c/0")
+    file.unlink()
+    file.mkdir()
+    cache = cachelib.open(tmp_path)
+    cache.take([0])
+    place = r"shards/.*-1/.*/tokens/data\[0:3\] \(rows 1 to 2\): .*/c/0 is missing"
+    with pytest.raises(CorruptData, match=place):
+        cache.take([1])
 
 
 def test_nothing_there(tmp_path: Path) -> None:

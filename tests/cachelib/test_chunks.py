@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -247,6 +248,21 @@ def gone(array: LocalArray) -> None:
     shutil.rmtree(Path(array.folder) / "c")
 
 
+def a_folder(array: LocalArray) -> None:
+    file_of(array).unlink()
+    file_of(array).mkdir()
+
+
+def a_link_to_itself(array: LocalArray) -> None:
+    file_of(array).unlink()
+    file_of(array).symlink_to(file_of(array))
+
+
+def below_a_file(array: LocalArray) -> None:
+    gone(array)
+    file_of(array).parent.write_bytes(b"")
+
+
 LONGER = zstandard.ZstdCompressor().compress(bytes(4 * CHUNK + 1))
 UNSIZED = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(4 * CHUNK + 4))
 
@@ -264,6 +280,9 @@ UNSIZED = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(4 * 
         pytest.param(with_frame(2, LONGER), "chunk 2 of .*/c/0: error decom", id="longer"),
         pytest.param(with_frame(2, UNSIZED), "chunk 2 of .*/c/0: error decom", id="unsized"),
         pytest.param(gone, "/c/0 is missing", id="gone"),
+        pytest.param(a_folder, r"/c/0 is missing \(Is a directory\)", id="folder"),
+        pytest.param(a_link_to_itself, r"/c/0 is missing \(Too many levels", id="link"),
+        pytest.param(below_a_file, r"/c/0 is missing \(Not a directory\)", id="below a file"),
     ],
 )
 def test_damage_is_named_with_the_part(
@@ -311,12 +330,14 @@ def test_a_file_that_was_cut_while_it_was_open(array: LocalArray) -> None:
         values_of(array, (19, 20))
 
 
+@pytest.mark.parametrize("call", ["pread", "open"])
+@pytest.mark.parametrize("kind", [errno.EIO, errno.EACCES, errno.EMFILE])
 def test_a_file_that_cannot_be_read_is_no_damage(
-    array: LocalArray, monkeypatch: pytest.MonkeyPatch
+    array: LocalArray, monkeypatch: pytest.MonkeyPatch, call: str, kind: int
 ) -> None:
     def broken(*_: Any) -> bytes:
-        raise OSError(5, "Input/output error")
+        raise OSError(kind, os.strerror(kind))
 
-    monkeypatch.setattr(os, "pread", broken)
-    with pytest.raises(StorageError, match=r"part 0: .*Input/output error"):
+    monkeypatch.setattr(os, call, broken)
+    with pytest.raises(StorageError, match=f"part 0: .*{os.strerror(kind)}"):
         values_of(array, (0, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import re
@@ -232,6 +233,25 @@ def test_errors_name_the_place(tmp_path: Path) -> None:
     ):
         with pytest.raises(ForebayError, match=f"^file://{tmp_path}/file/x: "):
             act()
+
+
+def test_what_is_no_file_is_no_object(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to("link")
+    storage = Storage.at(tmp_path)
+    assert storage.read_many(["nothing", "folder", "file/x", "link"]) == [None] * 4
+
+
+def test_a_file_that_may_not_be_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(StorageError, match=r"/x: .*Permission denied"):
+        Storage.at(tmp_path).read("x")
 
 
 @pytest.mark.parametrize(
