@@ -447,7 +447,8 @@ def open(
         SnapshotExpired: the rows of that version are gone; names the commit that gave them up.
         StateMismatch: the pin stands for another version than the one given.
         StorageError: the pin cannot be stored, as where the store can only be read.
-        TypeError, ValueError: path, version or pin are of another type, or no name.
+        TypeError, ValueError: path, version or pin are of another type, or no name; or path is no
+            place that a cache could be at, such as a file of another host.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"path must be the path or URL of a cache, got {path!r}")

@@ -93,18 +93,19 @@ def _context(kind: str) -> ts.Context:
 
 
 def canonical_url(location: str | os.PathLike[str]) -> str:
-    """The location as a URL that ends in "/": local paths become absolute ``file://`` URLs, also
-    where they were given as relative ones.
+    """The location as a URL that ends in "/": local paths become absolute ``file://`` URLs without
+    a host; ``file://localhost/`` is this machine as well.
 
     Raises:
-        ValueError: it is empty or not UTF-8, or its scheme is none of file, gs, s3, memory.
+        ValueError: it is empty or not UTF-8, its scheme is none of file, gs, s3, memory, or it is
+            a ``file://`` URL of another host.
     """
     text = os.fspath(location)
     if not text:
         raise ValueError("expected the path or URL of a cache, got ''")
     scheme, separator, rest = text.partition("://")
     if not separator or scheme == "file":
-        local = Path(_checked(rest or "/")) if separator else Path(_checked(text)).expanduser()
+        local = _path_of(_checked(rest)) if separator else Path(_checked(text)).expanduser()
         path = str(local.resolve())
         return f"file://{_checked(path).rstrip('/')}/"
     if scheme not in ("gs", "s3", "memory"):
@@ -113,6 +114,17 @@ def canonical_url(location: str | os.PathLike[str]) -> str:
         raise ValueError(f"{text!r} names no bucket")
     _checked(text)
     return f"{scheme}://{rest.rstrip('/')}/"
+
+
+def _path_of(rest: str) -> Path:
+    """The absolute path in a file URL, given what comes after ``file://``."""
+    host, _, path = rest.partition("/")
+    if host.lower() not in ("", "localhost"):
+        raise ValueError(
+            f"file://{rest} names the host {host!r}, but files are read on this machine: say "
+            f"file:///... with an absolute path, or {rest!r} for a path from the working directory"
+        )
+    return Path("/", path)
 
 
 def _checked(name: str) -> str:

@@ -40,6 +40,21 @@ def test_other_schemes_are_refused(location: str) -> None:
         Storage.at(location)
 
 
+def test_files_are_those_of_this_machine(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/"
+    assert canonical_url(f"file://localhost{tmp_path}") == url
+    assert canonical_url(f"file://LocalHost{tmp_path}/") == url
+    assert canonical_url("file://localhost") == canonical_url("file:///") == "file:///"
+
+
+@pytest.mark.parametrize("location", ["file://server/a/b", "file://server", "file://127.0.0.1/a"])
+def test_files_of_another_host_are_refused(location: str) -> None:
+    _, _, rest = location.partition("://")
+    said = f"{location} names the host '{rest.partition('/')[0]}', but .* or '{rest}' for a path"
+    with pytest.raises(ValueError, match=said):
+        canonical_url(location)
+
+
 @pytest.fixture(params=["file", "memory"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     return Storage.at(tmp_path if request.param == "file" else f"memory://{tmp_path.name}")
