@@ -19,7 +19,7 @@ from cachelib.nodes.base import TRACED, Columns, Ordered, Origin
 from cachelib.nodes.leaves import why_empty
 from cachelib.order.batches import Batches, Last, Part, Uneven
 from cachelib.order.fingerprint import differences, fingerprint
-from cachelib.order.indices import as_integer
+from cachelib.order.indices import LARGEST, as_integer
 from cachelib.order.schedule import Schedule
 from cachelib.ragged import Ragged
 from cachelib.recipe import recipe
@@ -422,9 +422,11 @@ class Loader:
         elif step >= 0:
             position = schedule.after(0, step)
         span = None if position is None else self.batches.span(position)
-        if span is None:
+        if span is None or span[-1] > LARGEST:
             size = self.dataset.size
-            of = "an endless dataset" if size is None else f"{size} rows"
+            of = f"{size} rows"
+            if size is None:
+                of = f"an endless dataset, whose samples are counted from 0 to {LARGEST}"
             raise IndexError(f"there is no batch at step {step} of {of}")
         return span
 

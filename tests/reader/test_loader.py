@@ -463,6 +463,17 @@ def test_another_order_has_served_no_steps_before():
         other.span(12)
 
 
+@pytest.mark.parametrize("step", [2**61, 2**80])
+def test_steps_beyond_all_samples_are_not_there(step):
+    for ds, rows in ((simulated(), "100 rows"), (simulated().repeat(), "an endless dataset, whose")):
+        loader = ds.loader(4)
+        for ask in (loader.batch, loader.span, lambda step, of=loader: of.explain(step, 0)):
+            with pytest.raises(IndexError, match=f"there is no batch at step {step} of {rows}"):
+                ask(step)
+    last = 2**61 - 1  # ends with the last sample that is counted
+    assert loader.batch(last)["label"].tolist() == ds.take(loader.span(last))["label"].tolist()
+
+
 def test_steps_and_rows_are_integers():
     loader = simulated().loader(4)
     for bad in (True, 1.0, "1"):
