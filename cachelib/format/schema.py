@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from cachelib.format.canonical import digest_of
 
 CHUNK_BYTES = 16 << 10
 """Uncompressed bytes of an inner chunk unless a field says otherwise: the read granularity."""
+
+CHUNK_MOST = 64 << 20
+"""Uncompressed bytes of an inner chunk of several values, at most: to read one, all are decoded."""
 
 CHUNKS_PER_OBJECT = 1024
 """Inner chunks in an outer chunk, which is one stored object (16 MiB before compression)."""
@@ -35,7 +39,8 @@ class Field:
         ragged: rows hold a varying number of values; stored with offsets.
         like: a ragged field whose offsets this one shares (a mask beside tokens).
         text: a ragged uint8 field that holds UTF-8 text.
-        chunk: values in an inner chunk; 0 means `CHUNK_BYTES` worth.
+        chunk: values in an inner chunk, 1 or at most `CHUNK_MOST` worth; 0 means `CHUNK_BYTES`
+            worth.
     """
 
     name: str
@@ -66,8 +71,14 @@ class Field:
             raise ValueError(f"field {self.name!r}: text is stored as ragged uint8")
         if self.chunk < 0:
             raise ValueError(f"field {self.name!r}: chunk {self.chunk} is below 0")
+        size = np.dtype(self.dtype).itemsize * math.prod(self.shape)
+        most = max(1, CHUNK_MOST // size)
+        if self.chunk > most:
+            raise ValueError(
+                f"field {self.name!r}: chunk {self.chunk} is above {most}: values of {size} bytes "
+                f"that fit in {CHUNK_MOST} bytes, or one"
+            )
         if self.chunk == 0:
-            size = np.dtype(self.dtype).itemsize * int(np.prod(self.shape, dtype=np.int64))
             object.__setattr__(self, "chunk", max(1, CHUNK_BYTES // size))
 
     def to_json(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cachelib.format.schema import CHUNK_BYTES, Field, Schema
+from cachelib.format.schema import CHUNK_BYTES, CHUNK_MOST, Field, Schema
 from tests.cachelib.helpers import EVERY_KIND, TOKENS
 
 
@@ -36,6 +36,17 @@ def test_chunks_hold_so_many_bytes(dtype: str, shape: tuple[int, ...], chunk: in
 
 
 @pytest.mark.parametrize(
+    ("shape", "chunk"), [((), CHUNK_MOST), ((2,), CHUNK_MOST // 2), ((CHUNK_MOST + 1,), 1)]
+)
+def test_the_largest_chunks(shape: tuple[int, ...], chunk: int) -> None:
+    assert Field("x", "uint8", shape=shape, chunk=chunk).chunk == chunk
+
+
+def test_values_of_any_size_have_a_chunk() -> None:
+    assert Field("x", "uint8", shape=(2**40, 2**40)).chunk == 1
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"name": ""}, "field name ''"),
@@ -59,6 +70,9 @@ def test_chunks_hold_so_many_bytes(dtype: str, shape: tuple[int, ...], chunk: in
         ({"text": True, "ragged": True, "dtype": "uint16"}, "ragged uint8"),
         ({"text": True, "ragged": True, "dtype": "uint8", "shape": (2,)}, "ragged uint8"),
         ({"chunk": -1}, "chunk -1"),
+        ({"chunk": 2**40}, f"chunk {2**40} is above {CHUNK_MOST}: values of 1 bytes"),
+        ({"chunk": CHUNK_MOST // 24 + 1, "dtype": "float64", "shape": (3,)}, "of 24 bytes that"),
+        ({"chunk": 2, "shape": (CHUNK_MOST,)}, f"chunk 2 is above 1: values of {CHUNK_MOST} bytes"),
     ],
 )
 def test_fields_that_cannot_be_stored_are_refused(arguments: dict[str, Any], message: str) -> None:

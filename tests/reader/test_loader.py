@@ -465,7 +465,10 @@ def test_another_order_has_served_no_steps_before():
 
 @pytest.mark.parametrize("step", [2**61, 2**80])
 def test_steps_beyond_all_samples_are_not_there(step):
-    for ds, rows in ((simulated(), "100 rows"), (simulated().repeat(), "an endless dataset, whose")):
+    for ds, rows in (
+        (simulated(), "100 rows"),
+        (simulated().repeat(), "an endless dataset, whose"),
+    ):
         loader = ds.loader(4)
         for ask in (loader.batch, loader.span, lambda step, of=loader: of.explain(step, 0)):
             with pytest.raises(IndexError, match=f"there is no batch at step {step} of {rows}"):
