@@ -162,7 +162,8 @@ class Dataset:
         Raises:
             ValueError: on anything but the rows of a cache in stored order. Shuffle the windows
                 instead of windowing what is shuffled. Or documents or targets with tail "short",
-                targets of values that are no token ids, or a field that is not ragged.
+                targets of values that are no token ids, or a field that is not ragged or not among
+                those chosen.
             KeyError: there is no such field.
         """
         if not can(self.node, Stream):

@@ -44,12 +44,13 @@ class Stored:
 
     def alike(self, field: str) -> tuple[str, ...]:
         found = self._documents.alike(field)
-        if self.fields is not None and field not in self.fields:
-            raise ValueError(f"field {field!r} is not among the fields {self.fields} of the rows")
+        self._check_chosen(field)
         return tuple(name for name in found if self.fields is None or name in self.fields)
 
     def elements(self, field: str) -> int:
-        return self.rows.elements(field)
+        found = self.rows.elements(field)
+        self._check_chosen(field)
+        return found
 
     def read_elements(self, field: str, starts: np.ndarray, length: int) -> np.ndarray:
         return self.rows.read_elements(field, starts, length)
@@ -67,7 +68,9 @@ class Stored:
         return self.rows.elements(field)
 
     def spans(self, field: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self._documents.spans(field, rows)
+        found = self._documents.spans(field, rows)
+        self._check_chosen(field)
+        return found
 
     def read_spans(self, field: str, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         return self._documents.read_spans(field, starts, lengths)
@@ -88,6 +91,13 @@ class Stored:
     def describe(self) -> dict[str, Any]:
         identity = self.rows.identity()
         return {"kind": "cache", **{k: v for k, v in identity.items() if k != "version"}}
+
+    def _check_chosen(self, field: str) -> None:
+        if self.fields is not None and field not in self.fields:
+            raise ValueError(
+                f"field {field!r} is not among the fields of the rows, of which "
+                f"{list(self.fields)} were chosen: choose it as well, or name one of those"
+            )
 
     @property
     def _documents(self) -> Documents:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelib import dataset, mix
+from cachelib import concat, dataset, mix
 from cachelib.ragged import Ragged
 from tests.reader.functions_of_rows import doubled
 from tests.reader.memory import MemoryCache, SimulatedCache
@@ -309,3 +309,25 @@ def test_rows_are_those_of_a_cache(rows):
     for wrong in others:
         with pytest.raises(TypeError, match=r"rows must be a cache, as cachelib\.open gives one"):
             dataset.of(wrong)
+
+
+@pytest.mark.parametrize("part", ["rows", "split", "where", "concat"])
+def test_windows_are_of_the_fields_chosen(part):
+    cache = MemoryCache([4] * 100)
+
+    def made(fields):
+        rows = dataset.of(cache, fields)
+        if part == "split":
+            return rows.split(0.5)[1]
+        if part == "where":
+            return rows.where([("label", ">=", 3)])
+        return concat({"a": rows, "b": rows}) if part == "concat" else rows
+
+    with pytest.raises(ValueError, match=r"'tokens' is not among .* of which \['label'\] were cho"):
+        made(["label"]).windows(4)
+    assert list(made(["tokens"]).windows(4).take([0])) == ["tokens"]
+
+
+def test_windows_over_a_field_that_is_not_there():
+    with pytest.raises(KeyError, match="nothing"):
+        dataset.of(MemoryCache([4]), ["label"]).windows(4, field="nothing")
