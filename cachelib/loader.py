@@ -146,6 +146,7 @@ class Loader:
         self._ahead: _ReadAhead | None = None
         # Samples and step in one object, so that a state is consistent without the lock.
         self._position = self._started = (0, 0)
+        self._switched = 0  # the step from which on the run has this order
         if isinstance(start, Mapping):
             self.load_state_dict(start)
             return
@@ -201,10 +202,12 @@ class Loader:
 
         Steps count in the batch sizes given here from the state that the loader was started from,
         or from where its description says that these sizes began; those before it only where
-        these sizes lead there from step 0.
+        these sizes lead there from step 0. Steps before a switch from another order were served
+        in that one, and are not told.
 
         Raises:
-            IndexError: no batch begins there, or it is not known where it began.
+            IndexError: no batch begins there, or it is not known where it began, or the run had
+                another order then.
         """
         return self._pieces(self._reader(self._part(self.span(step))))
 
@@ -245,9 +248,11 @@ class Loader:
         """The position after the batches delivered so far: JSON of less than 1 KB.
 
         ``samples`` alone says where to go on; ``order`` says in which order. The rest is for
-        people: batch size, world and cache version may change at a resume.
+        people: batch size, world and cache version may change at a resume. ``switched`` is there
+        if the run went on in another order (see `load_state_dict`), and is the step of it.
         """
         samples, step = self._position
+        switched = {"switched": self._switched} if self._switched else {}
         return {
             "format": STATE_FORMAT,
             "samples": samples,
@@ -257,6 +262,7 @@ class Loader:
             "world": self.batches.world,
             "version": self.dataset.version,
             "order": fingerprint(self.dataset.describe(samples)),
+            **switched,
         }
 
     def description(self) -> dict[str, Any]:
@@ -297,7 +303,7 @@ class Loader:
             override: go on at the same position where the order is another one; what that does to
                 the rows served so far is told by a warning (UserWarning): how many of them will be
                 served again and how many of this order left out, exactly if the description is
-                given and they can be counted, else at most.
+                given and they can be counted, else at most. Steps before are named no more.
 
         Raises:
             StateMismatch: the state is of another order, or is no state; names what differs.
@@ -317,6 +323,7 @@ class Loader:
                 found.append("load_state_dict(state, description=...) names values for digests")
             raise StateMismatch(self._advice(found, state.get("version")))
         self._move(state["samples"], state["step"])
+        self._switched = state["step"] if found else state.get("switched", 0)
         self._warn_of_the_end()
         if description is not None and not found:
             self._started = self._begun(state, description)
@@ -407,6 +414,12 @@ class Loader:
             IndexError: as of `batch`.
         """
         step = as_integer("step", step)
+        if self._switched and step < self._switched:
+            raise IndexError(
+                f"step {step} lies before step {self._switched}, where the run went on in this "
+                "order (override=True), and had another one: ask a loader of that order, from a "
+                "state at or before that step"
+            )
         schedule = self.batches.schedule
         samples, first = self._started
         position = None
@@ -474,10 +487,11 @@ def check_state(state: object) -> None:
     found = state.get("format")
     if type(found) is not int or found != STATE_FORMAT:
         raise StateMismatch(f"a loader's state has format {STATE_FORMAT}, found {found!r}")
-    for key in ("samples", "step"):
-        if type(state.get(key)) is not int or state[key] < 0:
+    for key in ("samples", "step", "switched"):
+        value = state.get(key, 0 if key == "switched" else None)  # most runs have one order
+        if type(value) is not int or value < 0:
             raise StateMismatch(
-                f"{key} of a loader's state is an integer from 0 on, found {state.get(key)!r}"
+                f"{key} of a loader's state is an integer from 0 on, found {value!r}"
             )
     if not isinstance(state.get("order"), Mapping):
         raise StateMismatch(f"order of a loader's state is a mapping, found {state.get('order')!r}")

@@ -286,6 +286,8 @@ def test_the_version_of_a_cache_is_information_only():
         ({"samples": 1.0}, "samples .* found 1.0"),
         ({"samples": True}, "samples .* found True"),
         ({"step": "3"}, "step .* found '3'"),
+        ({"switched": -1}, "switched .* found -1"),
+        ({"switched": None}, "switched .* found None"),
         ({"order": {}}, "missing in the state"),
         ({"order": None}, "order .* found None"),
     ],
@@ -459,8 +461,33 @@ def test_another_order_has_served_no_steps_before():
     other = dataset.of(SimulatedCache(100)).shuffle(5).repeat().loader(4)
     with pytest.warns(UserWarning, match="in another order"):
         other.load_state_dict(loader.state_dict(), description=description, override=True)
-    with pytest.raises(IndexError, match=r"before the state .* \(step 13, sample 92\)"):
+    with pytest.raises(IndexError, match="step 12 lies before step 13, where the run went on"):
         other.span(12)
+
+
+def test_steps_before_a_switch_are_not_told_of_the_new_order():
+    """Also where the batch sizes lead to it, and after the run was saved and resumed again."""
+    old, new = simulated(seed=7).repeat(), simulated(seed=8).repeat()
+    first = old.loader(8, start=10)
+    loader = new.loader(8)
+    with pytest.warns(UserWarning, match="in another order"):
+        loader.load_state_dict(first.state_dict(), override=True)
+    served = drawn(loader, 3)
+    state, description = json.loads(json.dumps([loader.state_dict(), loader.description()]))
+    assert state["switched"] == 10
+    described = new.loader(8)
+    described.load_state_dict(state, description=description)
+    resumed = [loader, pickle.loads(pickle.dumps(loader)), new.loader(8, start=state), described]
+    for again in resumed:
+        again.skip(2)
+        assert [again.batch(step)["label"].tolist() for step in (10, 11, 12)] == served
+        for ask in (again.batch, again.span, lambda step, of=again: of.explain(step, 0)):
+            for step in (9, 0, -1):
+                with pytest.raises(IndexError, match=f"step {step} lies before step 10, where"):
+                    ask(step)
+    loader.load_state_dict(new.loader(8, start=5).state_dict())
+    assert loader.span(4) == range(32, 40)
+    assert "switched" not in loader.state_dict()
 
 
 @pytest.mark.parametrize("step", [2**61, 2**80])
