@@ -21,8 +21,8 @@ from cachelib.errors import ForebayError
 from cachelib.words import about, counted, size
 from pipelines.config import BuildConfig, ConfigError, build_config, read_yaml
 from pipelines.launcher import Planned, Request, Summary, build, inquire, next_plan
-from pipelines.order import TOKENS
-from pipelines.ordering import passes, range_count
+from pipelines.order.orders import TOKENS
+from pipelines.order.passes import passes, range_count
 from pipelines.plan import Plan
 from pipelines.progress import Terminal
 

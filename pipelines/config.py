@@ -25,7 +25,7 @@ from cachelib.errors import ForebayError
 from cachelib.format.schema import Field as SchemaField
 from cachelib.format.storage import canonical_url, file_names_are_utf8, not_utf8
 from pipelines.columns import TOKENS, text_schema
-from pipelines.order import parse_order
+from pipelines.order.orders import parse_order
 from pipelines.plan import SPLIT_BYTES
 from pipelines.sources.records import FORMATS, KEEP_TYPES
 

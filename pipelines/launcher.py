@@ -29,7 +29,7 @@ from cachelib.words import counted
 from pipelines.commit import commits_of, finish
 from pipelines.config import BuildConfig, build_config, setting
 from pipelines.early import committing
-from pipelines.order import parse_order
+from pipelines.order.orders import parse_order
 from pipelines.plan import Plan, Work, check_unchanged, make_splits, make_waves, remaining
 from pipelines.progress import Progress, Watcher, published, watching_merge
 from pipelines.ranges import load_merge, next_merge, remove_runs, shard_ids, target_of

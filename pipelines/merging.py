@@ -21,10 +21,10 @@ from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged, offsets_of
 from cachelib.reading.arrays import Arrays
 from cachelib.reading.scan import in_order
-from pipelines.order import TOKENS, Order
-from pipelines.ordering import Share, bracket
+from pipelines.order.keys import Columns, Keys, Names, keys_of, row_sizes, run_size, words_of
+from pipelines.order.orders import TOKENS, Order
+from pipelines.order.passes import Share, bracket
 from pipelines.runs import joined, order_value, taken
-from pipelines.sorting import Columns, Keys, Names, keys_of, row_sizes, run_size, words_of
 
 MERGE_BYTES = 32 << 20
 """Bytes of rows that a merge holds in buffers, about; some four times this are held in all."""

@@ -17,7 +17,7 @@ from cachelib.errors import SourceChanged
 from cachelib.format.canonical import digest, digest_of
 from cachelib.format.coverage import Coverage
 from cachelib.format.schema import Schema
-from pipelines.order import SOURCE, Order, parse_order
+from pipelines.order.orders import SOURCE, Order, parse_order
 from pipelines.sources.records import Reading, Source
 
 SPLIT_BYTES = 64 << 20

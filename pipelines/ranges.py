@@ -21,7 +21,8 @@ from cachelib.format.storage import Storage
 from cachelib.reading.scan import in_order
 from pipelines.commit import commit_wave, commits_of
 from pipelines.merging import Runs, merged
-from pipelines.ordering import (
+from pipelines.order.keys import Sampler, run_size
+from pipelines.order.passes import (
     Merge,
     group_size,
     plan_groups,
@@ -31,7 +32,6 @@ from pipelines.ordering import (
 from pipelines.overlap import read_ahead
 from pipelines.plan import Plan
 from pipelines.runs import RUNS, runs_storage, write_rows
-from pipelines.sorting import Sampler, run_size
 from pipelines.tasks import Job, guarded, load_plan
 
 MANIFESTS_AT_ONCE = 32

@@ -16,9 +16,9 @@ from cachelib.format.schema import Schema
 from cachelib.format.shard import Cover, Manifest, ShardWriter, has_offsets
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
-from pipelines.order import TOKENS, Order
+from pipelines.order.keys import Columns, Keys, Names, Sampler, keys_of, row_sizes
+from pipelines.order.orders import TOKENS, Order
 from pipelines.plan import Plan, make_waves
-from pipelines.sorting import Columns, Keys, Names, Sampler, keys_of, row_sizes
 
 RUNS = "_runs/"
 

@@ -22,12 +22,13 @@ from cachelib.errors import BuildFailed, LedgerConflict, StorageError
 from cachelib.format.digest import digest_rows
 from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
-from pipelines import launcher, ordering, ranges
+from pipelines import launcher, ranges
 from pipelines.cli import main
 from pipelines.config import ConfigError, build_config
 from pipelines.launcher import build
 from pipelines.maintenance.gc import gc
 from pipelines.maintenance.launcher import compact, delete
+from pipelines.order.passes import Merge
 from pipelines.plan import Plan
 from pipelines.progress import Progress
 from pipelines.tasks import load_plan
@@ -169,11 +170,11 @@ def test_runs_are_merged_in_two_passes_where_reads_would_be_small(
     options: dict[str, Any], plain: cachelib.Cache, monkeypatch: pytest.MonkeyPatch,
     read_bytes: int, passes: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(ordering, "READ_BYTES", read_bytes)
-    made: list[ordering.Merge] = []
+    monkeypatch.setattr("pipelines.order.passes.READ_BYTES", read_bytes)
+    made: list[Merge] = []
     load = ranges.load_merge
 
-    def noting(cache: str, plan: str, key: str) -> ordering.Merge:
+    def noting(cache: str, plan: str, key: str) -> Merge:
         made.append(load(cache, plan, key))
         return made[-1]
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cachelib.format.schema import Field, Schema
 from cachelib.ragged import Ragged
-from pipelines.order import SOURCE, Order, parse_order
-from pipelines.sorting import Keys, Names, Sampler, ascending, keys_of, row_sizes, run_size
+from pipelines.order.keys import Keys, Names, Sampler, ascending, keys_of, row_sizes, run_size
+from pipelines.order.orders import SOURCE, Order, parse_order
 from tests.reader import randomness
 
 SCHEMA = Schema(

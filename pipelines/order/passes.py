@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cachelib.format.shard import Manifest
-from pipelines.order import Order
-from pipelines.sorting import Key
+from pipelines.order.keys import Key
+from pipelines.order.orders import Order
 
 READ_BYTES = 64 << 10
 """Bytes of a range that one run holds, at least, on average."""

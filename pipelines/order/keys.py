@@ -18,7 +18,7 @@ import numpy as np
 from cachelib.format.schema import Schema
 from cachelib.ragged import Ragged
 from pipelines.choice import mix
-from pipelines.order import Order
+from pipelines.order.orders import Order
 
 SHUFFLE = b"forebay.order"
 

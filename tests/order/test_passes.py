@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachelib.format.shard import Cover, Manifest
-from pipelines import ordering
-from pipelines.order import Order
-from pipelines.ordering import (
+from pipelines.order.orders import Order
+from pipelines.order.passes import (
     FAN_IN,
     READ_BYTES,
     Merge,
@@ -165,7 +164,7 @@ def test_brackets_hold_the_place_of_a_key(found: list[Manifest], value: int, pos
 def test_what_was_read_is_carried_over_in_small_shards(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ordering, "CARRIED", limit)
+    monkeypatch.setattr("pipelines.order.passes.CARRIED", limit)
     found = [run(i, [i], rejects=i % 3) for i in range(10)]
     carried = plan_ranges(BY, found, 1, found).carried
     assert [place for pair in carried for place in range(*pair)] == list(range(10))

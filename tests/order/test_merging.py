@@ -19,8 +19,8 @@ from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
 from pipelines import merging
 from pipelines.merging import Block, Runs, merged
-from pipelines.order import Order
-from pipelines.ordering import Share, plan_ranges
+from pipelines.order.orders import Order
+from pipelines.order.passes import Share, plan_ranges
 from pipelines.runs import RunWriter
 
 SCHEMA = Schema(

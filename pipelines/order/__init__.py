@@ -1,0 +1,1 @@
+"""In which order rows are stored: orders, keys of rows, and passes over sorted runs. Pure."""
