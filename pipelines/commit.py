@@ -103,7 +103,7 @@ def commit_wave(
             identity=plan.identity,
             manifests=manifests,
             coverage=delta,
-            seals=plan.order.sorts,
+            seals=plan.seals(wave),
         )
         there = ledger.append(commit)
         if there.digest == commit.digest:
@@ -118,23 +118,37 @@ def _ended_since(ledger: Ledger, plan: Plan, parent: Snapshot) -> bool:
 
 def finish(storage: Storage) -> Commit:
     """Mark a cache complete; does nothing where it is."""
+    return _close(storage, finished=True)
+
+
+def seal(storage: Storage) -> Commit:
+    """End an era with the rows that there are; does nothing where no row is new since the last."""
+    return _close(storage, finished=False)
+
+
+def _close(storage: Storage, finished: bool) -> Commit:
     ledger = Ledger(storage)
     while True:
         parent = ledger.snapshot()
-        if parent.commit.finished:
+        if parent.commit.finished or (not finished and unsealed_rows(parent) == 0):
             return parent.commit
         commit = follow(
             ledger,
             parent,
-            operation="finish",
+            operation="finish" if finished else "seal",
             task={},
             schema=parent.commit.schema,
             identity=parent.commit.identity,
             seals=True,
-            finished=True,
+            finished=finished,
         )
         if ledger.append(commit).digest == commit.digest:
             return commit
+
+
+def unsealed_rows(snapshot: Snapshot) -> int:
+    """Rows that belong to no era yet."""
+    return snapshot.rows - (int(snapshot.eras[-1]) if len(snapshot.eras) else 0)
 
 
 def check_rejects(

@@ -125,6 +125,16 @@ class BuildConfig(BaseModel):
         le=1 << 40,
         description="Bytes of text in a split and a part, as in 64MB.",
     )
+    spread: bool = Field(
+        False,
+        strict=True,
+        description="Take splits in the order of a hash, so that an early era is a fair sample.",
+    )
+    seal: bool = Field(
+        True,
+        strict=True,
+        description="End an era with the last wave; else with a later build, by size or finish.",
+    )
     engine: Literal["auto", "gigatoken", "hf"] = Field(
         "auto", description="Tokenizer engine; auto is gigatoken where it is exact."
     )
@@ -255,6 +265,15 @@ class BuildConfig(BaseModel):
             raise ValueError(
                 f"{called('keep')} names {self.text_field!r}, which is the text field: "
                 f"{called('text_field')}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _spread_what_is_not_sorted(self) -> BuildConfig:
+        if self.spread and parse_order(self.order).sorts:
+            raise ValueError(
+                f"{called('spread')} and {called('order')} are both given, but rows in an order of "
+                "their own come in one era: leave spread out"
             )
         return self
 

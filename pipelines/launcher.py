@@ -9,7 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -30,8 +30,8 @@ from pipelines.commit import commits_of, finish
 from pipelines.config import BuildConfig, build_config, setting
 from pipelines.early import committing
 from pipelines.order.orders import parse_order
-from pipelines.plan import Plan, Work, check_unchanged, make_splits, make_waves, remaining
-from pipelines.progress import Progress, Watcher, published, watching_merge
+from pipelines.plan import Plan, Work, check_unchanged, make_splits, make_waves, remaining, spread
+from pipelines.progress import Progress, Status, Watcher, published, watching_merge
 from pipelines.ranges import load_merge, next_merge, remove_runs, shard_ids, target_of
 from pipelines.request import Request, cache_url, find_sources, inquire
 from pipelines.runs import parts_of
@@ -291,6 +291,8 @@ def _new_plan(request: Request, snapshot: Snapshot | None, pieces: Sequence[Any]
     sources = tuple(request.discovery.sources[index] for index in used)
     moved = [replace(piece, source=places[piece.source]) for piece in pieces]
     splits = make_splits(moved, sources, request.config.split_bytes)
+    if request.config.spread:
+        splits = spread(splits, sources)
     order = parse_order(request.config.order)
     return Plan(
         parent="" if snapshot is None else snapshot.commit.digest,
@@ -304,6 +306,7 @@ def _new_plan(request: Request, snapshot: Snapshot | None, pieces: Sequence[Any]
         waves=(0, len(splits)) if order.sorts else make_waves(splits, request.config.split_bytes),
         split_bytes=request.config.split_bytes,
         order=order,
+        seals_last=request.config.seal,
     )
 
 
@@ -372,6 +375,10 @@ def _roots(request: Request, plan: Plan) -> tuple[str, ...]:
     return tuple(roots)
 
 
+Shown = tuple[Callable[[Progress], None], Status]
+"""Who is told of the progress."""
+
+
 def _carry_out(
     request: Request,
     planned: Planned,
@@ -384,14 +391,17 @@ def _carry_out(
     storage, name, ledger = request.storage, plan.name, Ledger(request.storage)
     roots = _roots(request, plan)
     _store(request, storage, plan)
+    shown: Shown = (show or (lambda progress: None), Status(storage, name))
     if not plan.order.sorts:
-        _run_waves(request, storage, plan, planned, roots, show, beam_arguments)
+        with shown[1].of_all():
+            _run_waves(request, storage, plan, planned, roots, shown, beam_arguments)
         return commits_of(ledger, plan, name)[1][planned.waves_done :]
     try:
         place, own, _ = parts_of(storage, plan, name)
         _store(request, place, own)
-        _run_waves(request, place, own, planned, roots, show, beam_arguments)
-        _merge_runs(request, plan, show, beam_arguments)
+        with shown[1].of_all():
+            _run_waves(request, place, own, planned, roots, shown, beam_arguments)
+            _merge_runs(request, plan, shown, beam_arguments)
     except Exception:
         # Another builder of the same plan may have committed it, and removed the runs.
         if not commits_of(ledger, plan, name)[1]:
@@ -415,16 +425,12 @@ def _run_waves(
     plan: Plan,
     planned: Planned,
     roots: tuple[str, ...],
-    show: Callable[[Progress], None] | None,
+    shown: Shown,
     beam_arguments: Sequence[str],
 ) -> None:
     """Run the waves of a stored plan that are not committed, in order."""
     config, name, ledger = request.config, plan.name, Ledger(storage)
-    assert planned.plan is not None
-    told = (request.storage, planned.plan.name)
-    watcher = (
-        None if show is None else Watcher(storage, plan, name, planned.splits_done, show, told)
-    )
+    watcher = Watcher(storage, plan, name, planned.splits_done, *shown)
     done = len(commits_of(ledger, plan, name)[1])
     while done < plan.wave_count:
         waves = plan.together(done)
@@ -439,8 +445,7 @@ def _run_waves(
             may_be_empty=plan.order.sorts,
         )
         take_failure(job)
-        watching = nullcontext() if watcher is None else watcher.waves(waves)
-        with watching, committing(job), _head_start(job, config) as (runners, begun):
+        with watcher.waves(waves), committing(job), _head_start(job, config) as (runners, begun):
             runners.run_waves(
                 replace(job, begun=begun),
                 config.runner,
@@ -459,7 +464,7 @@ def _run_waves(
 def _merge_runs(
     request: Request,
     plan: Plan,
-    show: Callable[[Progress], None] | None,
+    shown: Shown,
     beam_arguments: Sequence[str],
 ) -> None:
     """Merge the runs of a stored plan, which are all written, and commit what comes of them."""
@@ -474,19 +479,8 @@ def _merge_runs(
         key = next_merge(storage, plan, name)
         merge = load_merge(storage.url, name, key)
         steps = (step, step + 1 if merge.final else step + 2)
-        watching = (
-            nullcontext()
-            if show is None
-            else watching_merge(
-                shard_ids(name, merge),
-                target_of(storage, name, merge),
-                steps,
-                plan.size,
-                show,
-                (storage, name),
-            )
-        )
-        with watching:
+        shards, place = shard_ids(name, merge), target_of(storage, name, merge)
+        with watching_merge(shards, place, steps, plan.size, *shown):
             runners.run_merge(
                 job,
                 key,

@@ -2,8 +2,8 @@
 
 A split is a run of pieces, each a range of one source: one piece of a large file, or many small
 files. Waves are runs of splits; the first is one split, and each is twice the one before, up to a
-limit. A plan is made once, stored under its digest and executed; its digest leaves out where the
-sources lie, so that a moved folder continues the same plan.
+limit; some of them end an era. A plan is made once, stored under its digest and executed; its
+digest leaves out where the sources lie, so that a moved folder continues the same plan.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from cachelib.errors import SourceChanged
@@ -25,6 +26,11 @@ SPLIT_BYTES = 64 << 20
 
 WAVE_SPLITS = 64
 """Splits' worth of bytes in a wave, at most."""
+
+ERA_BYTES = 32 << 20
+"""Bytes of text from which on a wave ends an era: some 4,000 windows of 2,048 tokens, enough to be
+shuffled among one another, and few enough that a follower waits seconds and not minutes for them.
+The limit of a wave is that of an era, too."""
 
 PIPELINE_SPLITS = 64
 """Splits' worth of bytes in the waves that one pipeline writes, at most, unless it is one wave."""
@@ -70,10 +76,11 @@ class Plan:
         reading: how records become text.
         tokenizer: the prepared tokenizer, as JSON.
         sources: the files to read.
-        splits: the work, in source order.
+        splits: the work; without an order, as its rows will lie.
         waves: splits [waves[w], waves[w + 1]) are wave w.
         split_bytes: decompressed bytes at which parts are cut.
         order: of the rows; where it sorts, all splits are one wave.
+        seals_last: whether the last wave ends an era, however little there is since the one before.
     """
 
     parent: str
@@ -87,6 +94,7 @@ class Plan:
     waves: tuple[int, ...]
     split_bytes: int
     order: Order = SOURCE
+    seals_last: bool = True
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -103,7 +111,9 @@ class Plan:
             ],
             "waves": list(self.waves),
             "split_bytes": self.split_bytes,
+            # Left out where they say what plans of earlier versions mean, which lack them.
             **({"order": str(self.order)} if self.order.sorts else {}),
+            **({} if self.seals_last else {"seals_last": False}),
         }
 
     @classmethod
@@ -123,6 +133,7 @@ class Plan:
             waves=tuple(value["waves"]),
             split_bytes=value["split_bytes"],
             order=parse_order(value.get("order", "source")),
+            seals_last=value.get("seals_last", True),
         )
 
     @property
@@ -156,6 +167,25 @@ class Plan:
     @property
     def wave_count(self) -> int:
         return len(self.waves) - 1
+
+    def seals(self, wave: int) -> bool:
+        """Whether an era ends with a wave."""
+        return wave in self._sealing
+
+    @cached_property
+    def _sealing(self) -> frozenset[int]:
+        """The waves that end an era: each that brings `ERA_BYTES` since the one before, the first
+        one of a new cache, whose readers wait for it, the last one, and one of sorted rows."""
+        found = set()
+        size = 0
+        for wave in range(self.wave_count):
+            size += sum(self.splits[split].size for split in self.wave(wave))
+            first = wave == 0 and not self.parent
+            last = wave == self.wave_count - 1 and self.seals_last
+            if size >= ERA_BYTES or first or last or self.order.sorts:
+                found.add(wave)
+                size = 0
+        return frozenset(found)
 
 
 def _columns(sources: Sequence[Source]) -> dict[str, list[Any]]:
@@ -303,6 +333,16 @@ def make_splits(
     if run:
         splits.append(Split(tuple(run), size))
     return tuple(splits)
+
+
+def spread(splits: Sequence[Split], sources: Sequence[Source]) -> tuple[Split, ...]:
+    """Splits in the order of a hash of what they begin with, so that early ones are a sample."""
+
+    def key(split: Split) -> str:
+        first = split.pieces[0]
+        return digest(f"spread/{sources[first.source].name}/{first.start}".encode())
+
+    return tuple(sorted(splits, key=key))
 
 
 def make_waves(splits: Sequence[Split], split_bytes: int) -> tuple[int, ...]:

@@ -8,9 +8,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from cachelib.errors import StorageError
 from cachelib.format.canonical import seal
 from cachelib.format.shard import Manifest, read_manifest
 from cachelib.format.storage import Storage
@@ -83,6 +84,47 @@ def published(
             part += 1
 
 
+class Status:
+    """The status object of a plan, by which others see that it is being carried out.
+
+    Those who read the cache meanwhile take one that stays as it is for that of a dead builder.
+
+    Args:
+        storage: of the cache.
+        name: of the plan.
+    """
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage = storage
+        self._key = f"_status/{name}.json"
+        self._told: float | None = None
+        self._last: Progress | None = None
+
+    def tell(self, progress: Progress) -> None:
+        """Store how far it is, unless that was done a moment ago."""
+        self._last, now = progress, time.monotonic()
+        if self._told is None or now - self._told >= STATUS_SECONDS:
+            self._told = now
+            self._write("running")
+
+    @contextmanager
+    def of_all(self) -> Iterator[None]:
+        """Store how it ended when the block has, in which it is carried out."""
+        try:
+            yield
+        except Exception as error:
+            self._write("failed", f"{type(error).__name__}: {error}")
+            raise
+        self._write("ended")
+
+    def _write(self, state: str, message: str = "") -> None:
+        if self._last is None:
+            return
+        status = {**vars(self._last), "state": state, "message": message}
+        with suppress(StorageError):  # it is advisory
+            self._storage.write(self._key, seal(status))
+
+
 class Watcher:
     """Follows the waves of a plan by the manifests of their parts.
 
@@ -91,7 +133,7 @@ class Watcher:
         plan, name: the plan and its digest.
         done: splits that an earlier run finished, in committed waves or not.
         show: called with each new state.
-        told: where the state is stored, too: the storage of the cache and the plan's name there.
+        status: of the plan, that is told, too.
     """
 
     def __init__(
@@ -101,15 +143,14 @@ class Watcher:
         name: str,
         done: Collection[int],
         show: Callable[[Progress], None],
-        told: tuple[Storage, str],
+        status: Status,
     ) -> None:
         self._storage = storage
-        self._status = told
+        self._status = status
         self._plan = plan
         self._name = name
         self._show = show
         self._began = time.monotonic()
-        self._told = -STATUS_SECONDS
         self._done = frozenset(done)
         self._earlier = self._bytes = sum(plan.splits[split].size for split in self._done)
         self._rows = self._tokens = self._rejects = 0
@@ -155,7 +196,6 @@ class Watcher:
         return True
 
     def _report(self, wave: int) -> None:
-        seconds = time.monotonic() - self._began
         progress = Progress(
             waves=self._plan.wave_count,
             wave=wave,
@@ -165,18 +205,11 @@ class Watcher:
             rows=self._rows,
             tokens=self._tokens,
             rejects=self._rejects,
-            seconds=seconds,
+            seconds=time.monotonic() - self._began,
             stage="run wave" if self._plan.order.sorts else "wave",
         )
         self._show(progress)
-        if seconds - self._told >= STATUS_SECONDS:
-            self._told = seconds
-            _tell(self._status, progress)
-
-
-def _tell(where: tuple[Storage, str], progress: Progress) -> None:
-    storage, name = where
-    storage.write(f"_status/{name}.json", seal(vars(progress)))
+        self._status.tell(progress)
 
 
 @contextmanager
@@ -186,7 +219,7 @@ def watching_merge(
     step: tuple[int, int],
     size: int,
     show: Callable[[Progress], None],
-    told: tuple[Storage, str],
+    status: Status,
 ) -> Iterator[None]:
     """Watch a pass over the runs of a plan in the background, until the block ends.
 
@@ -195,13 +228,12 @@ def watching_merge(
         place: where they lie.
         step: number of the pass, from 0, and of passes.
         size: bytes of text that it passes over, about.
-        show, told: as of `Watcher`.
+        show, status: as of `Watcher`.
     """
     began = time.monotonic()
     waiting = deque(shards)
     found: list[Manifest] = []
     earlier: list[int] = []
-    last_told = [-STATUS_SECONDS]
 
     def look(ended: threading.Event | None = None) -> None:
         # In turns, since shards are finished in any order, and there may be many.
@@ -229,9 +261,7 @@ def watching_merge(
             stage="pass",
         )
         show(progress)
-        if progress.seconds - last_told[0] >= STATUS_SECONDS:
-            last_told[0] = progress.seconds
-            _tell(told, progress)
+        status.tell(progress)
 
     def watch(ended: threading.Event) -> None:
         look(ended)

@@ -135,7 +135,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
         invalid_unicode="replace",
         map="tests.pipelines.functions_of_records:shout",
         holdout={"fraction": 0.2},
-        show=lambda progress: None,
+        seal=False,
     )
     (plan,) = (file.stem for file in (path / "_plans").iterdir())
     job = tasks.Job(Storage.at(path).url, plan, range(1), (), 0, 0.0)

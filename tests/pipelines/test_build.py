@@ -32,7 +32,7 @@ from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
 from pipelines import early, launcher, plan, tasks
-from pipelines.commit import commit_wave
+from pipelines.commit import commit_wave, finish, seal
 from pipelines.config import build_config
 from pipelines.early import committing
 from pipelines.launcher import build
@@ -593,3 +593,86 @@ def test_a_part_that_fails_its_audit_is_written_again_and_several_fail(
     wrong_left[0] = 10**6
     with pytest.raises(BuildFailed, match="differed from the exact one"):
         build(**{**options, "to": str(tmp_path / "wrong")})
+
+
+def test_a_build_seals_its_first_and_last_wave_and_not_what_is_between(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(**options)
+    ledger = Ledger(Storage.at(options["to"]))
+    head = ledger.head()
+    assert head is not None
+    assert head > 1
+    assert [c.seals for c in ledger.commits(0, head + 1)] == [True, *[False] * (head - 1), True]
+    first = ledger.commit(0).totals["rows"]
+    assert ledger.snapshot().eras.tolist() == [first, 500]
+    assert seal(Storage.at(options["to"])).version == head  # nothing is left to be sealed
+
+
+def test_without_seal_rows_are_left_to_whoever_seals(options: dict[str, Any], corpus: Path) -> None:
+    build(**{**options, "seal": False})
+    storage = Storage.at(options["to"])
+    ledger = Ledger(storage)
+    before = ledger.snapshot()
+    assert before.eras.tolist() == [ledger.commit(0).totals["rows"]]
+    made = seal(storage)
+    assert (made.operation, made.version, made.finished) == ("seal", before.version + 1, False)
+    assert seal(storage).version == made.version
+    assert ledger.snapshot().eras.tolist() == [*before.eras.tolist(), 500]
+    write_jsonl(corpus / "z.jsonl", sentences(7, 2), 900)
+    build(**{**options, "seal": False})
+    assert finish(storage).seals
+    assert seal(storage).operation == "finish"
+    assert ledger.snapshot().eras.tolist()[-2:] == [500, 507]
+
+
+def test_a_build_goes_on_with_its_plan_after_a_seal_in_the_middle(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines import runners
+
+    monkeypatch.setattr(plan, "PIPELINE_SPLITS", 0)
+    run_waves = runners.run_waves
+
+    def stop_after_two(job: Any, *rest: Any, **more: Any) -> None:
+        if job.waves.start == 2:
+            raise KeyboardInterrupt
+        run_waves(job, *rest, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runners, "run_waves", stop_after_two)
+        with pytest.raises(KeyboardInterrupt):
+            build(**options)
+    storage = Storage.at(options["to"])
+    assert seal(storage).operation == "seal"
+    assert build(**options).rows == 500
+    ledger = Ledger(storage)
+    plans = {c.task["plan"] for c in ledger.commits(0, ledger.snapshot().version + 1) if c.task}
+    assert len(plans) == 1
+
+
+def test_spread_gives_the_same_rows_in_another_order(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    build(**options)
+    other = {**options, "to": str(tmp_path / "spread"), "spread": True}
+    build(**other)
+    plain, spread_out = rows_of(options["to"])["id"], rows_of(other["to"])["id"]
+    assert plain != spread_out
+    assert sorted(plain) == sorted(spread_out)
+
+
+def test_every_build_tells_of_itself_in_its_status(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(**options)
+    (status,) = (Path(options["to"]) / "_status").iterdir()
+    assert Storage.at(options["to"]).read_json(f"_status/{status.name}")["state"] == "ended"
+    failing = {**options, "to": f"{options['to']}-failing", "max_reject_rate": 0.0}
+    (Path(options["inputs"][0]) / "bad.jsonl").write_text('{"text": 1}\n' * 5)
+    with pytest.raises(BuildFailed):
+        build(**failing)
+    (status,) = (Path(failing["to"]) / "_status").iterdir()
+    told = Storage.at(failing["to"]).read_json(f"_status/{status.name}")
+    assert told["state"] == "failed"
+    assert told["message"].startswith("BuildFailed: ")

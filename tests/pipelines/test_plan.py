@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ from pipelines.plan import (
     make_waves,
     part_unit,
     remaining,
+    spread,
 )
 from pipelines.sources.records import Reading, Source
 
@@ -232,3 +234,58 @@ def test_parts_of_row_sources_hold_about_a_split_of_bytes() -> None:
     rows = source("p", 100_000, "parquet", extent=1000, splits_at=())
     assert part_unit(rows, 25_000) == 100
     assert part_unit(source("a", 10), 64) == 64
+
+
+def unit_plan(sizes: list[int], parent: str, seals_last: bool) -> Plan:
+    """A plan of one wave a split; sizes are in units of an era's bytes over 4."""
+    unit = planning.ERA_BYTES // 4
+    splits = tuple(Split((Piece(0, i, i + 1),), size * unit) for i, size in enumerate(sizes))
+    empty = plan_of([source("a", 1)])
+    limits = tuple(range(len(splits) + 1))
+    return replace(empty, parent=parent, splits=splits, waves=limits, seals_last=seals_last)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parent", "seals_last", "sealing"),
+    [
+        ([1, 1, 1, 1, 1, 1, 1], "", True, [0, 4, 6]),
+        ([1, 1, 1, 1, 1, 1, 1], "", False, [0, 4]),
+        ([1, 1, 1, 1, 1, 1, 1], "p", True, [3, 6]),
+        ([1, 1, 1], "p", False, []),
+        ([9, 9, 1], "p", False, [0, 1]),
+        ([1], "", True, [0]),
+    ],
+)
+def test_waves_that_end_an_era_are_a_function_of_the_plan(
+    sizes: list[int], parent: str, seals_last: bool, sealing: list[int]
+) -> None:
+    plan = unit_plan(sizes, parent, seals_last)
+    assert [wave for wave in range(plan.wave_count) if plan.seals(wave)] == sealing
+    again = Plan.from_json(plan.to_json())
+    assert [wave for wave in range(again.wave_count) if again.seals(wave)] == sealing
+
+
+def test_a_plan_of_an_earlier_version_has_the_name_that_it_had() -> None:
+    stored = plan_of([source("a", 5000)]).to_json()
+    assert "seals_last" not in stored
+    assert Plan.from_json(stored).name == plan_of([source("a", 5000)]).name
+
+
+@given(sources(), st.integers(1, 4000), st.randoms(use_true_random=False))
+def test_spread_splits_are_the_same_ones_whatever_order_they_come_in(
+    found: list[Source], split_bytes: int, draw: random.Random
+) -> None:
+    splits = list(make_splits(remaining(found, {}).pieces, found, split_bytes))
+    spread_out = spread(splits, found)
+    assert sorted(map(str, spread_out)) == sorted(map(str, splits))
+    draw.shuffle(splits)
+    assert {s.pieces[0] for s in spread(splits, found)} == {s.pieces[0] for s in spread_out}
+    if len({(s.pieces[0].source, s.pieces[0].start) for s in splits}) == len(splits):
+        assert spread(splits, found) == spread_out
+
+
+def test_an_early_part_of_spread_splits_is_a_sample_of_all_sources() -> None:
+    found = [source(f"s{i}", 100 * SPLIT) for i in range(4)]
+    splits = spread(make_splits(remaining(found, {}).pieces, found, SPLIT), found)
+    counts = [sum(split.pieces[0].source == i for split in splits[:100]) for i in range(4)]
+    assert min(counts) > 10
