@@ -74,7 +74,8 @@ def check_processes(begun: Sequence[Begin]) -> None:
 
 def check_same(states: Sequence[State], reader: str) -> None:
     """StateMismatch unless all states are of one order and position; readers are numbered."""
-    first, *others = ({**state, **state["order"], "order": None} for state in states)
+    # Of a followed cache, the pass may be known in one process a moment before it is in another.
+    first, *others = ({**state, **state["order"], "order": None, "epoch": 0} for state in states)
     for number, other in enumerate(others, 1):
         found = [
             f"{name} is {first.get(name)!r} in {reader} 0 and {other.get(name)!r} in {reader} "

@@ -15,7 +15,9 @@ from typing import Any, SupportsIndex
 
 from cachelib.cache import Cache
 from cachelib.dataset import Dataset
-from cachelib.nodes.base import Columns
+from cachelib.following import Followed
+from cachelib.nodes.base import Columns, grows, reach, wait
+from cachelib.order.indices import LARGEST
 
 
 @dataclass(frozen=True)
@@ -25,28 +27,39 @@ class AsyncDataset:
     sync: Dataset
 
     def is_finite(self) -> bool:
-        """Whether there is a last row."""
-        return self.sync.size is not None
+        """Whether there is a last row, or will be."""
+        return not self.sync.endless
 
     async def async_len(self) -> int:
         """Number of rows.
 
+        Of a dataset that grows it is waited for, until the cache is complete.
+
         Raises:
             TypeError: the dataset is endless.
+            NotYetBuilt, BuilderGone: the cache was not completed.
         """
+        if grows(self.sync.node) and not self.sync.endless:
+            await asyncio.to_thread(wait, self.sync.node, LARGEST)
         return len(self.sync)
 
     async def final_length_is_known(self) -> bool:
-        """Whether `async_len` will not change: always, since a snapshot is read."""
-        return True
+        """Whether `async_len` is known: not of a cache that is followed and not complete yet."""
+        return self.sync.size is not None or not grows(self.sync.node)
 
     async def current_len(self) -> int | None:
-        """Rows there are now: all of them; None for an endless dataset."""
-        return self.sync.size
+        """Rows that can be read now; None for an endless dataset of which all can."""
+        return await asyncio.to_thread(reach, self.sync.node)
 
     async def wait_until_len_at_least(self, length: int) -> int:
-        """Number of rows, at once: a snapshot does not grow. An endless dataset has as asked."""
-        return length if self.sync.size is None else self.sync.size
+        """Number of rows that can be read, once it is at least that or cannot grow any more.
+
+        Raises:
+            NotYetBuilt, BuilderGone: a followed cache did not come so far.
+        """
+        await asyncio.to_thread(wait, self.sync.node, length)
+        there = await self.current_len()
+        return length if there is None else there
 
     async def take(self, indices: Iterable[SupportsIndex]) -> Columns:
         """Rows by column; arguments and errors are those of `Dataset.take`."""
@@ -62,6 +75,6 @@ class AsyncDataset:
         return (await self.get_batch([index]))[0]
 
 
-def dataset(of: Dataset | Cache) -> AsyncDataset:
+def dataset(of: Dataset | Cache | Followed) -> AsyncDataset:
     """The asynchronous face of a dataset, or of a cache's rows in stored order."""
     return AsyncDataset(of if isinstance(of, Dataset) else of.dataset())

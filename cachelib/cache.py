@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -14,7 +13,6 @@ from cachelib.errors import CorruptData, RowDeleted
 from cachelib.format.canonical import digest_of
 from cachelib.format.digest import Digest
 from cachelib.format.ledger import Ledger, Snapshot
-from cachelib.format.pins import pinned
 from cachelib.format.schema import POSITION, SOURCE, Field, Schema, as_names
 from cachelib.format.shard import read_details
 from cachelib.format.storage import Storage
@@ -53,18 +51,23 @@ class Cache:
     Args:
         storage: of the cache.
         version: the ledger version to pin; None for the newest.
+        snapshot: that version, where it is known already.
 
     Attributes:
         snapshot: what the ledger says at that version.
         live: which row indices lead to rows; None where all do, since none was deleted.
     """
 
-    def __init__(self, storage: Storage, version: int | None = None) -> None:
+    def __init__(
+        self, storage: Storage, version: int | None = None, snapshot: Snapshot | None = None
+    ) -> None:
         self.storage = storage
-        ledger = Ledger(storage)
-        if version is not None:
-            ledger.check_kept(version)
-        self.snapshot: Snapshot = ledger.snapshot(version)
+        if snapshot is None:
+            ledger = Ledger(storage)
+            if version is not None:
+                ledger.check_kept(version)
+            snapshot = ledger.snapshot(version)
+        self.snapshot: Snapshot = snapshot
         self.live = Live.of(self.snapshot.entries, self.schema)
         self._arrays = Arrays(storage, self.snapshot)
         self._source_lists: Latest[int, list[str]] = Latest(SOURCE_LISTS)
@@ -428,32 +431,3 @@ class Cache:
             return found
 
         return self._source_lists.get(shard, read)
-
-
-def open(
-    path: str | os.PathLike[str], version: int | None = None, *, pin: str | None = None
-) -> Cache:
-    """Open a cache, pinned to one version of its ledger.
-
-    Args:
-        path: a local path, or a file://, gs:// or s3:// URL.
-        version: the version to read; None for the newest, or the one that the pin stands for.
-        pin: a name; the version that it stands for is opened, and kept by `gc` until the pin is
-            removed (``forebay unpin``). Where there is no pin of that name, one is stored, for the
-            version given or the newest.
-
-    Raises:
-        CacheNotFound: there is no cache, or no such version.
-        SnapshotExpired: the rows of that version are gone; names the commit that gave them up.
-        StateMismatch: the pin stands for another version than the one given.
-        StorageError: the pin cannot be stored, as where the store can only be read.
-        TypeError, ValueError: path, version or pin are of another type, or no name; or path is no
-            place that a cache could be at, such as a file of another host.
-    """
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"path must be the path or URL of a cache, got {path!r}")
-    storage = Storage.at(path)
-    version = None if version is None else as_integer("version", version)
-    if pin is not None:
-        version = pinned(storage, pin, version).version
-    return Cache(storage, version)

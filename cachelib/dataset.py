@@ -9,7 +9,7 @@ from __future__ import annotations
 import numbers
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex, cast
 
 import numpy as np
@@ -29,11 +29,14 @@ from cachelib.nodes.base import (
     can,
     components,
     described,
+    grows,
     layout,
+    wait,
 )
 from cachelib.nodes.blocks import BlockShuffle
+from cachelib.nodes.eras import ByPack, ByRow, ByWindow, Eras, Following, as_folder
 from cachelib.nodes.functions import identity
-from cachelib.nodes.leaves import why_empty
+from cachelib.nodes.leaves import endless, why_empty
 from cachelib.nodes.left import stored
 from cachelib.nodes.map import Function, mapped
 from cachelib.nodes.mix import Mix
@@ -74,12 +77,19 @@ class Dataset:
 
     @property
     def size(self) -> int | None:
-        """Number of rows; None for an endless dataset."""
+        """Number of rows; None for an endless dataset, and for one that grows until its cache is
+        complete."""
         return self.node.size
+
+    @property
+    def endless(self) -> bool:
+        """Whether there will never be a last row."""
+        return endless(self.node)
 
     def __len__(self) -> int:
         if self.size is None:
-            raise TypeError("an endless dataset has no length: its size is None")
+            kind = "a dataset that grows" if grows(self.node) else "an endless dataset"
+            raise TypeError(f"{kind} has no length: its size is None")
         return self.size
 
     def take(self, indices: Iterable[SupportsIndex] | np.ndarray) -> Columns:
@@ -166,6 +176,8 @@ class Dataset:
                 those chosen.
             KeyError: there is no such field.
         """
+        if grows(self.node):
+            return self._windows_of_eras(length, stride, tail, field, documents, targets)
         if not can(self.node, Stream):
             kind = type(self.node).__name__.lower()
             raise ValueError(
@@ -213,7 +225,8 @@ class Dataset:
                 target, as of `windows`: "aligned" or "shifted". A segment, also a piece of a
                 document that was split, stands alone: its first token is no target.
             plan: the path or URL of a JSON object that the plan is read from; if there is none,
-                it is made and kept there.
+                it is made and kept there. Of a followed cache it is a folder of such objects, one
+                an era.
             progress: is called with how much is done and of how much, two for each document.
 
         Returns:
@@ -230,7 +243,8 @@ class Dataset:
                 max_segments or seed; names what differs.
             CorruptData: ``plan`` is damaged, or no such object.
         """
-        if not can(self.node, Stream):
+        eras = self._rows_of_eras("pack") if grows(self.node) else None
+        if eras is None and not can(self.node, Stream):
             kind = type(self.node).__name__.lower()
             raise ValueError(
                 f"packs are made of the rows of a cache in stored order, not of its {kind}: "
@@ -246,6 +260,11 @@ class Dataset:
         if targets is not None:
             check_targets(targets)
         stream, seed = cast(Stream, self.node), as_integer("seed", seed)
+        if eras is not None:
+            cut = ByPack(rule, seed, tuple(exact.items()), targets, as_folder(plan))
+            packs = replace(eras, cut=cut)
+            layout(packs)  # what cannot be packed is told at once
+            return Dataset(packs)
         return Dataset(pack(stream, rule, seed, exact, targets, plan, progress))
 
     def split(self, fraction: float, seed: SupportsIndex = 0) -> tuple[Dataset, Dataset]:
@@ -266,6 +285,7 @@ class Dataset:
             ValueError: on anything but the rows of a cache in stored order, or a `where` or a side
                 of them: what is split later has parts of one document on both sides.
         """
+        self._check_pinned("split")
         if isinstance(fraction, (bool, np.bool_)) or not isinstance(fraction, numbers.Real):
             raise TypeError(f"fraction must be a number, got {fraction!r}")
         rest, held = split(self.node, float(fraction), as_integer("seed", seed))
@@ -305,6 +325,7 @@ class Dataset:
             StateMismatch: ``plan`` is of another condition or other rows; names what differs.
             CorruptData: ``plan`` is damaged.
         """
+        self._check_pinned("where")
         if not can(self.node, Stream):
             kind = type(self.node).__name__.lower()
             raise ValueError(
@@ -355,6 +376,7 @@ class Dataset:
             ValueError: the dataset is empty, or ``ragged`` does not fit. ``take`` raises it for a
                 row whose columns, dtypes or shapes are not those of the first.
         """
+        wait(self.node, 1)
         if self.size == 0:
             raise ValueError(
                 "an empty dataset cannot be mapped, since no row shows its columns"
@@ -392,6 +414,8 @@ class Dataset:
                 fit the budget, or the rows do not lie side by side in storage. Or window or budget
                 without block.
         """
+        if grows(self.node):
+            return self._shuffle_of_eras(seed, block, window, budget)
         if self.size is None:
             raise ValueError("an endless dataset cannot be shuffled: call shuffle() first")
         if holds_packs(self.node):
@@ -422,6 +446,7 @@ class Dataset:
         Raises:
             ValueError: the dataset is endless, or its rows do not lie side by side in storage.
         """
+        self._check_pinned("blocks")
         if self.size is None or not can(self.node, Adjacent):
             kind = type(self.node).__name__.lower()
             raise ValueError(
@@ -449,6 +474,7 @@ class Dataset:
         Raises:
             ValueError: start or stop is outside, or stop comes before start.
         """
+        self._check_pinned("slice")
         size = self.size
         found = []
         for name, value in (
@@ -475,14 +501,14 @@ class Dataset:
         Raises:
             ValueError: the dataset is empty or endless already.
         """
-        if not self.size:
+        if not self.size and not (grows(self.node) and not self.endless):
             raise self._unsuited("repeated")
+        rows = self.size or 1
         if times is not None:
             times = as_integer("times", times)
-            if times < 1 or times * self.size > LARGEST:
+            if times < 1 or times * rows > LARGEST:
                 raise ValueError(
-                    f"times must be from 1 to {LARGEST // self.size} for {self.size} rows, "
-                    f"got {times}"
+                    f"times must be from 1 to {LARGEST // rows} for {rows} rows, got {times}"
                 )
         return Dataset(Repeat(self.node, times))
 
@@ -510,6 +536,7 @@ class Dataset:
         Raises:
             ValueError: the dataset is endless or empty, or shares rows with ``apart_from``.
         """
+        self._check_pinned("evaluate")
         if apart_from is not None:
             self.check_apart(apart_from)
         if not self.size:
@@ -532,6 +559,7 @@ class Dataset:
         Raises:
             ValueError: there is such a row; names it, and what each dataset has of its cache.
         """
+        self._check_pinned("check_apart")
         if isinstance(training, Rows):
             training = of(training)
         if not isinstance(training, Dataset):
@@ -587,6 +615,64 @@ class Dataset:
         """Which pass a position belongs to: 0 unless the dataset is repeated."""
         return self.node.epoch_of(position) if isinstance(self.node, Repeat) else 0
 
+    def _windows_of_eras(
+        self,
+        length: SupportsIndex,
+        stride: SupportsIndex | None,
+        tail: Tail,
+        field: str,
+        documents: bool,
+        targets: Targets | None,
+    ) -> Dataset:
+        eras = self._rows_of_eras("windows")
+        length = as_integer("length", length)
+        stride = length if stride is None else as_integer("stride", stride)
+        if tail != "drop":
+            raise ValueError(
+                f"tail={tail!r} needs to know where a cache ends, which a followed one does not "
+                "tell before it is complete: use tail='drop', or open it at a version"
+            )
+        eras.stored.alike(field)  # a field that is not there, or not ragged, is told at once
+        WindowGrid(0, length, stride)
+        cut = ByWindow(field, length, stride, bool(documents), targets)
+        found = replace(eras, cut=cut)
+        layout(found)
+        return Dataset(found)
+
+    def _shuffle_of_eras(self, seed: SupportsIndex, *blocks: SupportsIndex | None) -> Dataset:
+        eras = self.node
+        if isinstance(eras, Eras) and isinstance(eras.cut, ByPack):
+            raise ValueError("packs are in random order already: give the seed to pack(seed=)")
+        if any(value is not None for value in blocks):
+            raise ValueError(
+                "eras of a followed cache are shuffled as a whole: leave block, window and budget "
+                "out, or open it at a version"
+            )
+        if not isinstance(eras, Eras) or eras.seed is not None:
+            kind = type(eras).__name__.lower()
+            raise ValueError(
+                "rows and windows of a followed cache are shuffled once and before anything else, "
+                f"as in windows(length).shuffle(seed), and not its {kind}"
+            )
+        return Dataset(replace(eras, seed=as_integer("seed", seed)))
+
+    def _rows_of_eras(self, method: str) -> Eras:
+        """The node, which must be rows of a followed cache in stored order."""
+        eras = self.node
+        if not isinstance(eras, Eras) or not isinstance(eras.cut, ByRow) or eras.seed is not None:
+            raise ValueError(
+                f"{method}() of a followed cache comes first, as in "
+                f"cachelib.open(path, follow=True).{method}(length)"
+            )
+        return eras
+
+    def _check_pinned(self, method: str) -> None:
+        if grows(self.node):
+            raise ValueError(
+                f"{method}() needs a pinned cache: a followed one has windows, pack, shuffle, map, "
+                "repeat, loader, and a place in mixtures. Open it without follow, at a version"
+            )
+
     def _unsuited(self, act: str) -> ValueError:
         """The error for an endless dataset, or one without rows, in words such as "repeated"."""
         if self.size is None:
@@ -606,13 +692,12 @@ def of(rows: Rows, fields: Sequence[str] | None = None) -> Dataset:
     """
     if not isinstance(rows, Rows):
         raise TypeError(f"rows must be a cache, as cachelib.open gives one, got {rows!r}")
-    if fields is None:
-        return Dataset(stored(rows, None))
-    names = as_names("fields", fields)
-    if not names:
+    names = None if fields is None else as_names("fields", fields)
+    if names == ():
         raise ValueError("fields must name at least one, got []; None is all of them")
-    node = stored(rows, names)
-    layout(node)  # what is not there is told at once
+    node = Eras(Stored(rows, names)) if isinstance(rows, Following) else stored(rows, names)
+    if names is not None:
+        layout(node)  # what is not there is told at once
     return Dataset(node)
 
 

@@ -53,3 +53,15 @@ class BuildFailed(ForebayError):
 
 class StateMismatch(ForebayError):
     """What was saved of an order, a loader's state or a plan, belongs to another one."""
+
+
+class UnfinishedCache(ForebayError):
+    """A build of the cache has not committed all that it set out to."""
+
+
+class NotYetBuilt(ForebayError):
+    """What was waited for in a followed cache did not come in time."""
+
+
+class BuilderGone(NotYetBuilt):
+    """What was waited for in a followed cache does not come: nobody builds it any more."""

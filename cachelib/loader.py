@@ -8,14 +8,14 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any, SupportsIndex
 
 from cachelib.errors import StateMismatch
-from cachelib.nodes.base import TRACED, Columns, Ordered, Origin
+from cachelib.nodes.base import TRACED, Columns, Ordered, Origin, grows, ready, wait
 from cachelib.nodes.leaves import why_empty
 from cachelib.order.batches import Batches, Last, Part, Uneven
 from cachelib.order.fingerprint import differences, fingerprint
@@ -108,7 +108,7 @@ class Loader:
     ) -> None:
         self.dataset = dataset
         dp_world = as_integer("dp_world", dp_world)
-        self.batches = Batches(
+        self._batches = Batches(
             dataset.size,
             _schedule(batch_size),
             dp_world,
@@ -117,6 +117,12 @@ class Loader:
             uneven,
             dataset.borders,
         )
+        self._grows = grows(dataset.node)
+        if self._grows and last == "short" and uneven == "error" and self._batches.shares > 1:
+            raise ValueError(
+                "last='short' of a followed cache may be a batch that does not divide among "
+                f"{self._batches.among}: use last='drop', last='pad' or uneven='pad'"
+            )
         self.dp_ranks = _ranks(dp_rank, dp_world)
         self.prefetch = as_integer("prefetch", prefetch)
         self.prefetch_bytes = as_integer("prefetch_bytes", prefetch_bytes)
@@ -143,6 +149,7 @@ class Loader:
         self.stalled = 0.0
         self._process = os.getpid()
         self._lock = threading.Lock()
+        self._closed = 0  # how often
         self._ahead: _ReadAhead | None = None
         # Samples and step in one object, so that a state is consistent without the lock.
         self._position = self._started = (0, 0)
@@ -183,6 +190,12 @@ class Loader:
         return again, (self.dataset, self.batches.schedule.stages), {"_started": self._started}
 
     @property
+    def batches(self) -> Batches:
+        """How the dataset is cut; where it ends, of one that grows, is told once it is known."""
+        size = self.dataset.size
+        return self._batches if size == self._batches.size else replace(self._batches, size=size)
+
+    @property
     def samples(self) -> int:
         """Rows delivered so far over all ranks: the global position in the dataset."""
         return self._position[0]
@@ -194,7 +207,7 @@ class Loader:
 
     @property
     def remaining(self) -> int | None:
-        """Batches from here to the end; None for an endless dataset."""
+        """Batches from here to the end; None for an endless dataset, or where it is not known."""
         return self.batches.remaining(self.samples)
 
     def batch(self, step: SupportsIndex) -> Batch:
@@ -230,6 +243,7 @@ class Loader:
         return self
 
     def __next__(self) -> Batch:
+        self._wait_for_rows()
         with self._owned():
             samples, step = self._position
             span = self.batches.span(samples)
@@ -314,6 +328,7 @@ class Loader:
         check_state(state)
         if description is not None:
             _check_description(description)
+        wait(self.dataset.node, state["samples"])
         order = state["order"]
         here = self.dataset.describe(state["samples"])
         told = None if description is None else (description["order"], here)
@@ -345,7 +360,8 @@ class Loader:
         self._started = started
 
     def close(self) -> None:
-        """Stop the threads that read ahead; the position stays."""
+        """Stop the threads that read ahead, and who waits for rows to come; the position stays."""
+        self._closed += 1
         with self._owned():
             self._stop()
 
@@ -354,6 +370,21 @@ class Loader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _wait_for_rows(self) -> None:
+        """Wait until the rows of the next batch are there, or it is known that there are less.
+
+        Others may meanwhile close the loader, so nothing is locked.
+        """
+        if self._grows:
+            closed = self._closed
+            samples = self.samples
+            stop = samples + self._batches.schedule.size_at(samples)
+            began = perf_counter()
+            try:
+                wait(self.dataset.node, stop, given_up=lambda: self._closed != closed)
+            finally:
+                self.stalled += perf_counter() - began
 
     def _move(self, samples: int, step: int) -> None:
         self.batches.check(samples)
@@ -447,10 +478,13 @@ class Loader:
         return self.batches.part(span, self.dp_ranks)
 
     def _parts(self, samples: int) -> Iterator[Part]:
-        """This rank's parts of the batches from a position on."""
+        """This rank's parts of the batches from a position on, as far as rows are there."""
         while (span := self.batches.span(samples)) is not None:
             yield self._part(span)
             samples = span.stop
+            stop = samples + self._batches.schedule.size_at(samples)
+            if self._grows and not ready(self.dataset.node, stop):
+                return
 
     def _pieces(self, columns: Columns) -> Batch:
         """The micro-batches of a part, or the part where it is the only one."""
@@ -459,10 +493,13 @@ class Loader:
 
     def _advice(self, found: list[str], version: object) -> str:
         here = self.dataset.version
+        if version is None and here is not None:
+            found = [*found, "the state is of a followed cache: open it with follow=True"]
+            version = here
         if isinstance(version, Mapping) and isinstance(here, Mapping):
             version = {name: v for name, v in version.items() if v != here.get(name, v)}
             here = {name: here[name] for name in version}
-        if version != here:
+        if version != here and here is not None:
             found = [
                 *found,
                 f"the state is of cache version {version} and this is version {here}: "

@@ -16,9 +16,10 @@ from typing import Any, SupportsIndex
 
 from cachelib.cache import Cache
 from cachelib.dataset import Dataset
-from cachelib.nodes.base import Node, layout
+from cachelib.following import Followed
+from cachelib.nodes.base import Node, grows, layout
 from cachelib.nodes.concat import Concat
-from cachelib.nodes.leaves import leaves, mean_length, why_empty
+from cachelib.nodes.leaves import endless, leaves, mean_length, why_empty
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.then import Then
 from cachelib.order.indices import LARGEST, as_integer
@@ -28,7 +29,7 @@ Weights = Mapping[str, float | Fraction]
 
 
 def mix(
-    components: Mapping[str, Dataset | Cache],
+    components: Mapping[str, Dataset | Cache | Followed],
     weights: Weights | None = None,
     *,
     seed: SupportsIndex,
@@ -45,7 +46,8 @@ def mix(
     Args:
         components: datasets by name, with the same columns, tokenizer and tokens at the edges of
             documents. Their own ``shuffle`` and ``repeat`` make their passes: ``repeat()`` never
-            ends, ``repeat(4)`` is a cap of 4.
+            ends, ``repeat(4)`` is a cap of 4. One of a followed cache must ``repeat()``, without a
+            cap, since it is not known where it ends; it is waited for where it is not far enough.
         weights: of each component, in any unit; they are taken as the exact numbers they are.
         seed: any integer; of the places of rows inside a block.
         stages: instead of ``weights``: (sample at which the stage begins, weights) pairs, the
@@ -79,6 +81,12 @@ def mix(
     }
     _check_alike([(f"component {name!r}", node) for name, node in nodes.items()])
     for name, node in nodes.items():
+        if grows(node) and not endless(node):
+            raise ValueError(
+                f"component {name!r} is of a followed cache, of which it is not known where it "
+                "ends, so that it can have no cap and cannot run out: let it repeat(), without "
+                "times, or open it at a version"
+            )
         if isinstance(node, Then) and node.borders:
             raise ValueError(
                 f"component {name!r} changes its columns at sample {node.borders[0]}: "
@@ -111,6 +119,7 @@ def concat(parts: Mapping[str, Dataset | Cache]) -> Dataset:
     """
     nodes = {name: _node(f"part {name!r}", part) for name, part in _named(parts).items()}
     for name, node in nodes.items():
+        _check_pinned(f"part {name!r}", node, "concat")
         if node.size is None:
             raise ValueError(f"part {name!r} never ends, so it cannot be put beside others")
         if isinstance(node, Then) and node.borders:
@@ -146,6 +155,7 @@ def then(stages: Iterable[tuple[SupportsIndex | None, Dataset | Cache]]) -> Data
         if samples and samples[-1] is None:
             raise ValueError(f"stage {number - 1} never ends, so nothing can come after it")
         node = _node(f"stage {number}", dataset)
+        _check_pinned(f"stage {number}", node, "then")
         rows = node.size if wanted is None else as_integer("samples", wanted)
         if rows is not None and not 1 <= rows <= (LARGEST if node.size is None else node.size):
             raise ValueError(
@@ -174,13 +184,21 @@ def _named(components: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _node(name: str, dataset: Any) -> Node:
-    if isinstance(dataset, Cache):
+    if isinstance(dataset, Cache | Followed):
         dataset = dataset.dataset()
     if not isinstance(dataset, Dataset):
         raise TypeError(f"{name} must be a dataset or a cache, got {dataset!r}")
     if dataset.size == 0:
         raise ValueError(f"{name} is empty{why_empty(dataset.node)}")
     return dataset.node
+
+
+def _check_pinned(name: str, node: Node, method: str) -> None:
+    if grows(node):
+        raise ValueError(
+            f"{name} is of a followed cache, which {method}() cannot take, since it is not known "
+            "where it ends: open it at a version"
+        )
 
 
 def _pairs(stages: Any, expected: str) -> Iterator[tuple[Any, Any]]:
@@ -293,7 +311,7 @@ def _check_tokenizers(parts: Sequence[tuple[str, Node]]) -> None:
     marked: tuple[str, str] | None = None
     for name, node in parts:
         for leaf in leaves(node):
-            if not isinstance(leaf.rows, Cache):
+            if not isinstance(leaf.rows, Cache | Followed):
                 continue
             tokenizer = leaf.rows.snapshot.commit.identity.get("tokenizer")
             if not isinstance(tokenizer, Mapping):

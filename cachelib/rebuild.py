@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cachelib.cache import Cache, open
 from cachelib.dataset import Dataset
 from cachelib.errors import StateMismatch
 from cachelib.format.canonical import canonical
+from cachelib.nodes.base import Rows
+from cachelib.opening import open
 from cachelib.order.fingerprint import differences, fingerprint
 from cachelib.recipe import made
 
@@ -24,11 +25,11 @@ def rebuild(description: Mapping[str, Any]) -> Dataset:
             (names it), or the caches have other rows than it says (names what differs).
         CacheNotFound: a cache is not there, or not that version of it.
     """
-    caches: dict[tuple[str, int], Cache] = {}
+    caches: dict[tuple[str, int | None], Rows] = {}
 
-    def opened(url: str, version: int) -> Cache:
+    def opened(url: str, version: int | None) -> Rows:
         if (url, version) not in caches:
-            caches[url, version] = open(url, version)
+            caches[url, version] = open(url, follow=True) if version is None else open(url, version)
         return caches[url, version]
 
     try:

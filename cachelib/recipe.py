@@ -12,6 +12,7 @@ from typing import Any
 from cachelib.nodes.base import Node, Rows
 from cachelib.nodes.blocks import BlockShuffle
 from cachelib.nodes.concat import Concat
+from cachelib.nodes.eras import Eras, cut_of
 from cachelib.nodes.left import Left, stored
 from cachelib.nodes.mix import Mix
 from cachelib.nodes.pack import Pack, pack
@@ -28,8 +29,8 @@ from cachelib.order.mixture import Mixture, Stage
 from cachelib.order.packing import Rule
 from cachelib.order.windows import WindowGrid
 
-Open = Callable[[str, int], Rows]
-"""Opens the cache at a URL at a version."""
+Open = Callable[[str, int | None], Rows]
+"""Opens the cache at a URL at a version; None follows it."""
 
 
 def recipe(node: Node) -> dict[str, Any]:
@@ -49,6 +50,8 @@ def recipe(node: Node) -> dict[str, Any]:
             }
         case Left() | Selected(facts={"kind": "left"}):  # the version of the cache tells it
             return recipe(node.child)
+        case Eras():
+            return node.recipe()
         case Windows():
             return {
                 "kind": "windows",
@@ -135,6 +138,11 @@ def made(value: Mapping[str, Any], open: Open) -> Node:
             fields = value["fields"]
             rows = open(value["url"], value["version"])
             return stored(rows, None if fields is None else tuple(fields))
+        case "eras":
+            fields = value["fields"]
+            rows = open(value["url"], None)
+            all_rows = Stored(rows, None if fields is None else tuple(fields))
+            return Eras(all_rows, cut_of(value["cut"]), value["seed"])
         case "windows":
             stream: Any = made(value["of"], open)
             grid = WindowGrid(

@@ -83,9 +83,11 @@ def _former(state: Mapping[str, Any], description: Mapping[str, Any], new: Node)
     """
     caches = {leaf.rows.url: leaf.rows for leaf in leaves(new)}
 
-    def opened(url: str, version: int) -> Rows:
+    def opened(url: str, version: int | None) -> Rows:
         rows = caches[url]
-        return rows if rows.identity()["version"] == version else rows.at(version)
+        if version is None or rows.identity()["version"] == version:
+            return rows
+        return rows.at(version)
 
     try:
         old = made(description["dataset"], opened)

@@ -385,6 +385,43 @@ class Ledger:
         self._check(snapshot, version)
         return snapshot
 
+    def grown(self, snapshot: Snapshot) -> Snapshot:
+        """The newest state, by the commits after an earlier one; that one where there are none.
+
+        It ends with the first commit after it that marks the cache complete. Reads one object that
+        is not there, and those that are.
+
+        Raises:
+            CorruptData: the commits do not follow from the snapshot, or one is damaged.
+        """
+        since: list[Commit] = []
+        version, step = snapshot.version + 1, 1
+        while self._exists(version + step - 1):
+            since += self.commits(version, version + step)
+            version, step = version + step, 2 * step
+        while step > 1:
+            step //= 2
+            if self._exists(version + step - 1):
+                since += self.commits(version, version + step)
+                version += step
+        if not since:
+            return snapshot
+        before = snapshot.commit.digest
+        for commit in since:
+            if commit.parent != before:
+                raise CorruptData(
+                    f"{self.storage.where(commit_key(commit.version))} names parent "
+                    f"{commit.parent}, but commit {commit.version - 1} has digest {before}"
+                )
+            before = commit.digest
+        ends = next((i + 1 for i, commit in enumerate(since) if commit.finished), len(since))
+        since = since[:ends]
+        entries = carried_on([snapshot.entries], since, self.storage)
+        sealed = [c.span for c in since if c.seals]
+        found = Snapshot.of(since[-1], entries, [*snapshot.eras.tolist(), *sealed])
+        self._check(found, found.version)
+        return found
+
     def _check(self, snapshot: Snapshot, version: int) -> None:
         """Check that a commit is the one asked for and that its shards add up to its totals."""
         entries, totals = snapshot.entries, snapshot.commit.totals

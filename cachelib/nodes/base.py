@@ -14,10 +14,13 @@ from cachelib.ragged import Ragged
 Columns = dict[str, Any]
 """Rows by column: arrays of shape (n, *shape), or `Ragged` of n rows where the lengths vary."""
 
-Version = int | list[Any] | dict[str, Any]
+Version = int | list[Any] | dict[str, Any] | None
 """The ledger version that is read; where there are several caches one for each, by component of a
-mixture (a dict) or by stage (a list). JSON."""
+mixture (a dict) or by stage (a list). None for a cache that is followed. JSON."""
 
+
+REACH = 1 << 60
+"""Rows that can be read from which on a node is taken for an endless one that lacks nothing."""
 
 TRACED = ("component", "row", "epoch")
 """What tells which row stands at a position: int32 (n,), the number of its component among
@@ -201,6 +204,66 @@ class Relay(Protocol):
 
     @property
     def relayed(self) -> tuple[Node, ...]: ...
+
+
+def _never() -> bool:
+    return False
+
+
+@runtime_checkable
+class Growing(Protocol):
+    """A node that may get more rows, as a cache that is followed does. Those there are never move.
+
+    Its ``size`` is None until it is known.
+    """
+
+    @property
+    def grows(self) -> bool:
+        """Whether it stands on a followed cache at all, complete or not."""
+
+    def ready(self, stop: int) -> bool:
+        """Whether rows before ``stop`` can be read without waiting, or the size is known."""
+
+    def wait(self, stop: int, through: str, given_up: Callable[[], bool]) -> None:
+        """Wait until that is so; see `cachelib.following.Followed.until`."""
+
+
+def grows(node: Any) -> bool:
+    """Whether a node may get more rows."""
+    return isinstance(node, Growing) and node.grows
+
+
+def ready(node: Any, stop: int) -> bool:
+    """Whether rows of any node before ``stop`` can be read without waiting, or there are less."""
+    return not grows(node) or bool(node.ready(stop))
+
+
+def wait(node: Any, stop: int, through: str = "", given_up: Callable[[], bool] = _never) -> None:
+    """Wait until rows of any node before ``stop`` can be read, or it is known that there are less.
+
+    Raises:
+        NotYetBuilt, BuilderGone: they did not come.
+        ForebayError: given up.
+    """
+    if grows(node):
+        node.wait(stop, through, given_up)
+
+
+def reach(node: Node) -> int | None:
+    """How many rows can be read without waiting; None where that is all of an endless node."""
+    if node.size is not None or not grows(node):
+        return node.size
+    low, step = 0, 1
+    while ready(node, low + step):
+        if low + step > REACH:
+            return None
+        low += step
+        step *= 2
+    while step > 1:
+        step //= 2
+        if ready(node, low + step):
+            low += step
+    return low
 
 
 def can(node: Any, kind: type) -> bool:

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, cast
 
-from cachelib.nodes.base import Node, Stream, can, chain
+from cachelib.nodes.base import Node, Stream, can, chain, grows
 from cachelib.nodes.blocks import BlockShuffle
+from cachelib.nodes.eras import Eras
+from cachelib.nodes.map import Map
+from cachelib.nodes.mix import Mix
 from cachelib.nodes.repeat import Repeat
 from cachelib.nodes.shuffle import Shuffle
 from cachelib.nodes.stored import Stored
@@ -30,6 +33,15 @@ def why_empty(node: Node) -> str:
     return ""
 
 
+def endless(node: Node) -> bool:
+    """Whether there will never be a last row, whatever becomes of followed caches below."""
+    if not grows(node):
+        return node.size is None
+    if isinstance(node, Map):
+        return endless(node.child)
+    return isinstance(node, Mix) or (isinstance(node, Repeat) and node.times is None)
+
+
 def mean_length(node: Node, field: str) -> Fraction:
     """Elements of a ragged column in a row of a node, on average over a pass: exact.
 
@@ -45,5 +57,10 @@ def mean_length(node: Node, field: str) -> Fraction:
     if can(node, Stream):
         stream = cast(Stream, node)
         return Fraction(stream.elements(field), stream.size or 1)
+    if any(isinstance(each, Eras) for each in chain(node)):
+        raise ValueError(
+            "the mean length of rows of a followed cache is not known: give weights by samples, "
+            "make windows or packs of one length, or open it at a version"
+        )
     kind = type(node).__name__.lower()
     raise ValueError(f"the mean length of rows of a {kind} is not known: give weights by samples")

@@ -8,7 +8,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Node, Origin, Version, components, described, layout
+from cachelib.nodes.base import (
+    Columns,
+    Node,
+    Origin,
+    Version,
+    components,
+    described,
+    grows,
+    layout,
+    ready,
+    wait,
+)
 from cachelib.order import seeds
 from cachelib.ragged import Ragged, offsets_of
 
@@ -54,6 +65,16 @@ class Map:
     @property
     def version(self) -> Version:
         return self.child.version
+
+    @property
+    def grows(self) -> bool:
+        return grows(self.child)
+
+    def ready(self, stop: int) -> bool:
+        return ready(self.child, stop)
+
+    def wait(self, stop: int, through: str, given_up: Callable[[], bool]) -> None:
+        wait(self.child, stop, through, given_up)
 
     def take(self, indices: np.ndarray) -> Columns:
         rows = self.made(indices) if len(indices) else []

@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from cachelib.nodes.base import Columns, Node, Origin, Version, described, grouped
+from cachelib.nodes.base import (
+    Columns,
+    Node,
+    Origin,
+    Version,
+    described,
+    grouped,
+    grows,
+    ready,
+    wait,
+)
 from cachelib.order import seeds
 from cachelib.order.mixture import Mixture, Stage
 
@@ -37,7 +47,26 @@ class Mix:
     def version(self) -> Version:
         return {name: child.version for name, child in zip(self.names, self.children, strict=True)}
 
+    @property
+    def grows(self) -> bool:
+        return any(grows(child) for child in self.children)
+
+    def ready(self, stop: int) -> bool:
+        return all(ready(self.children[c], rows) for c, rows in self._needed(stop))
+
+    def wait(self, stop: int, through: str, given_up: Callable[[], bool]) -> None:
+        for c, rows in self._needed(stop):
+            name = f"{through}/{self.names[c]}" if through else self.names[c]
+            wait(self.children[c], rows, name, given_up)
+
+    def _needed(self, stop: int) -> list[tuple[int, int]]:
+        """The components that may get more rows, and how many each gives before a position."""
+        counts = self.mixture.counts(self.mixture.reach(stop))
+        return [(c, counts[c]) for c, child in enumerate(self.children) if grows(child)]
+
     def take(self, indices: np.ndarray) -> Columns:
+        if self.grows and len(indices):
+            wait(self, int(indices.max()) + 1)
         return self._by_component(indices, lambda c, rows: self.children[c].take(rows))
 
     def origins(self, index: int) -> list[Origin]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -28,25 +28,25 @@ T = TypeVar("T")
 
 
 class Held(Generic[T]):
-    """What was made last, at most ``limit`` things by number. Thread-safe; pickled, it is empty."""
+    """What was made last, at most ``limit`` things by key. Thread-safe; pickled, it is empty."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._things: OrderedDict[int, T] = OrderedDict()
+        self._things: OrderedDict[Hashable, T] = OrderedDict()
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Held, (self._limit,)
 
-    def get(self, number: int, make: Callable[[], T]) -> T:
-        """The thing of a number; ``make`` makes it if it is not held, one at a time."""
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The thing of a key; ``make`` makes it if it is not held, one at a time."""
         with self._lock:
-            if number not in self._things:
-                self._things[number] = make()
+            if key not in self._things:
+                self._things[key] = make()
                 while len(self._things) > self._limit:
                     self._things.popitem(last=False)
-            self._things.move_to_end(number)
-            return self._things[number]
+            self._things.move_to_end(key)
+            return self._things[key]
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,9 +82,9 @@ class Batches:
             if word not in get_args(words):
                 raise ValueError(f"{name} must be one of {get_args(words)}, got {word!r}")
         for _, batch_size in self.schedule.stages:
-            if batch_size % self._divisor and self.uneven == "error":
+            if batch_size % self.shares and self.uneven == "error":
                 raise ValueError(
-                    f"batch_size {batch_size} does not divide among {self._among}; uneven='pad' "
+                    f"batch_size {batch_size} does not divide among {self.among}; uneven='pad' "
                     "adds rows of weight 0"
                 )
 
@@ -124,9 +124,9 @@ class Batches:
         if last is None:
             return
         short = min(len(last), self.size - last.start)
-        if short % self._divisor:
+        if short % self.shares:
             raise ValueError(
-                f"the last batch has {short} samples, which do not divide among {self._among} "
+                f"the last batch has {short} samples, which do not divide among {self.among} "
                 f"({self.size} samples from {position} on in batches of {len(last)}); use "
                 "last='drop', last='pad' or uneven='pad'"
             )
@@ -143,7 +143,7 @@ class Batches:
     def part(self, span: range, ranks: Sequence[int]) -> Part:
         """The rows of a batch that belong to ranks: by micro-batch, and in each rank by rank."""
         rows = self.schedule.size_at(span.start) if self.last == "pad" else len(span)
-        piece = -(-rows // self._divisor)
+        piece = -(-rows // self.shares)
         starts = [
             span.start + (rank * self.micro + micro) * piece
             for micro in range(self.micro)
@@ -152,10 +152,12 @@ class Batches:
         return Part(tuple(range(start, start + piece) for start in starts), span.stop)
 
     @property
-    def _divisor(self) -> int:
+    def shares(self) -> int:
+        """What each batch is cut into: micro-batches of all ranks."""
         return self.world * self.micro
 
     @property
-    def _among(self) -> str:
+    def among(self) -> str:
+        """Those who share a batch, in words."""
         micro = f" of {self.micro} micro-batches each" if self.micro > 1 else ""
         return f"{self.world} ranks{micro}"

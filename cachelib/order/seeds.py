@@ -26,3 +26,13 @@ def of_epoch(seed: int, epoch: int) -> int:
     if epoch == 0:
         return seed
     return int.from_bytes(derive("epoch", seed, epoch)[:8], "little")
+
+
+def of_era(seed: int, era: int) -> int:
+    """The seed that takes the place of ``seed`` in an era; era 0 keeps it, as epoch 0 does.
+
+    So a cache of a single era has, followed, the order that it has as a whole.
+    """
+    if era == 0:
+        return seed
+    return int.from_bytes(derive("era", seed, era)[:8], "little")
