@@ -19,13 +19,14 @@ Begin = tuple[State, Sequence[int]] | str
 def open_as_first(
     path: str | os.PathLike[str],
     version: int | None,
+    partial: bool,
     first: bool,
     broadcast: Callable[[Any], Any],
 ) -> Cache:
     """Open a cache in all processes at the version that the first one opens.
 
     Args:
-        path, version: as of `cachelib.open`.
+        path, version, partial: as of `cachelib.open`.
         first: whether this is the first process.
         broadcast: gives in all processes the JSON that it is called with in the first.
 
@@ -37,7 +38,7 @@ def open_as_first(
     cache = None
     try:
         if first:
-            cache = cachelib.open(path, version)
+            cache = cachelib.open(path, version, partial=partial)
             told = {"version": cache.version}
     except Exception as error:
         told = {"error": str(error)}

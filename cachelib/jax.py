@@ -25,6 +25,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from cachelib.agreement import State, check_processes, open_as_first
 from cachelib.cache import Cache
 from cachelib.dataset import Dataset
+from cachelib.following import Followed
 from cachelib.loader import BatchSize, Loader
 from cachelib.nodes.base import Columns, layout
 from cachelib.ragged import Ragged
@@ -33,20 +34,27 @@ IDS = ("uint16", "uint32")
 """Dtypes that become int32, as ids are in JAX."""
 
 
-def open(path: str | os.PathLike[str], version: int | None = None) -> Cache:
+def open(
+    path: str | os.PathLike[str], version: int | None = None, *, partial: bool = False
+) -> Cache:
     """Open a cache at one version in all processes of the job: that of process 0.
 
-    A collective over all processes, and `cachelib.open` where there is one.
+    A collective over all processes, and `cachelib.open` where there is one. A cache is followed by
+    ``cachelib.open(path, follow=True)`` in each process: sealed eras are the same in all.
 
     Raises:
         CacheNotFound: there is no cache, or no such version.
         ForebayError: process 0 could not open it.
     """
-    return open_as_first(path, version, jax.process_index() == 0, lambda told: _gathered(told)[0])
+    first = jax.process_index() == 0
+    return open_as_first(path, version, partial, first, lambda told: _gathered(told)[0])
 
 
 def loader(
-    dataset: Dataset | Cache, batch_size: BatchSize, sharding: NamedSharding, **options: Any
+    dataset: Dataset | Cache | Followed,
+    batch_size: BatchSize,
+    sharding: NamedSharding,
+    **options: Any,
 ) -> Batches:
     """Batches of a dataset as global arrays, of which each process reads what its devices hold.
 
@@ -84,7 +92,7 @@ def loader(
             "make it of jax.devices()"
         )
     shards = _batch_shards(sharding)
-    rows = dataset.dataset() if isinstance(dataset, Cache) else dataset
+    rows = dataset if isinstance(dataset, Dataset) else dataset.dataset()
     for name, (kind, _, shape) in layout(rows.node).items():
         if kind == "ragged":
             raise _ragged(name)

@@ -405,7 +405,7 @@ def test_what_is_no_list_of_fields_or_no_version_is_refused(tmp_path: Path) -> N
     with pytest.raises(TypeError, match=r"say \['tokens'\]"):
         cachelib.open(tmp_path).take([0], "tokens")
     with pytest.raises(TypeError, match="version must be an integer, got '0'"):
-        cachelib.open(tmp_path, "0")  # type: ignore[arg-type]
+        cachelib.open(tmp_path, "0")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="version must be an integer, got '0'"):
         cachelib.open(tmp_path).at("0")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"say \['tokens'\]"):

@@ -667,7 +667,8 @@ def test_every_build_tells_of_itself_in_its_status(
 ) -> None:
     build(**options)
     (status,) = (Path(options["to"]) / "_status").iterdir()
-    assert Storage.at(options["to"]).read_json(f"_status/{status.name}")["state"] == "ended"
+    told: Any = Storage.at(options["to"]).read_json(f"_status/{status.name}")
+    assert told["state"] == "ended"
     failing = {**options, "to": f"{options['to']}-failing", "max_reject_rate": 0.0}
     (Path(options["inputs"][0]) / "bad.jsonl").write_text('{"text": 1}\n' * 5)
     with pytest.raises(BuildFailed):

@@ -131,3 +131,20 @@ def write_simulated(path: str | os.PathLike[str], shards: int, rows: int, commit
         commit = _append(ledger, parent, SCHEMA, manifests, {})
         before = Entries() if parent is None else parent.entries
         parent = Snapshot.of(commit, Entries.concatenate([before, commit.entries]))
+
+
+def seal(path: str | os.PathLike[str], finished: bool = False) -> None:
+    """End an era with the rows there are, or mark the cache complete."""
+    ledger = Ledger(Storage.at(path))
+    parent = ledger.snapshot()
+    commit = follow(
+        ledger,
+        parent,
+        operation="finish" if finished else "seal",
+        task={},
+        schema=parent.commit.schema,
+        identity=parent.commit.identity,
+        seals=True,
+        finished=finished,
+    )
+    assert ledger.append(commit).digest == commit.digest
