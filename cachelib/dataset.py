@@ -45,6 +45,7 @@ from cachelib.nodes.repeat import Repeat
 from cachelib.nodes.selected import split
 from cachelib.nodes.shuffle import Shuffle
 from cachelib.nodes.slices import Slice
+from cachelib.nodes.stored import Stored
 from cachelib.nodes.then import Then
 from cachelib.nodes.where import Comparisons, Condition, Predicate, where
 from cachelib.nodes.windows import windows
