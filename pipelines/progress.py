@@ -125,6 +125,31 @@ class Status:
             self._storage.write(self._key, seal(status))
 
 
+@contextmanager
+def alive(storage: Storage, name: str) -> Iterator[None]:
+    """Show that somebody fills a cache as long as the block runs, also while no plan is carried out.
+
+    Args:
+        storage: of the cache.
+        name: of the status object, which begins with a letter, as that of a plan does not.
+    """
+    began = time.monotonic()
+
+    def write(state: str) -> None:
+        status = {"seconds": time.monotonic() - began, "state": state, "message": ""}
+        with suppress(StorageError):  # it is advisory
+            storage.write(f"_status/{name}.json", seal(status))
+
+    def beat(ended: threading.Event) -> None:
+        write("running")
+        while not ended.wait(STATUS_SECONDS):
+            write("running")
+
+    with meanwhile("forebay-alive", beat):
+        yield
+    write("ended")
+
+
 class Watcher:
     """Follows the waves of a plan by the manifests of their parts.
 

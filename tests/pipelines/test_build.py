@@ -31,12 +31,12 @@ from cachelib.format import schema
 from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
-from pipelines import early, launcher, plan, tasks
+from pipelines import early, launcher, plan, progress, tasks
 from pipelines.commit import commit_wave, finish, seal
 from pipelines.config import build_config
 from pipelines.early import committing
 from pipelines.launcher import build
-from pipelines.progress import Progress
+from pipelines.progress import Progress, alive
 from tests.pipelines.conftest import EOS, sentences, write_jsonl
 
 SMALL = 4096
@@ -660,6 +660,25 @@ def test_spread_gives_the_same_rows_in_another_order(
     plain, spread_out = rows_of(options["to"])["id"], rows_of(other["to"])["id"]
     assert plain != spread_out
     assert sorted(plain) == sorted(spread_out)
+
+
+def test_who_adds_by_plan_after_plan_shows_that_he_is_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "STATUS_SECONDS", 0.01)
+    storage = Storage.at(tmp_path)
+
+    def told() -> Any:
+        return storage.read_json("_status/watch.json")
+
+    with alive(storage, "watch"):
+        while told() is None:
+            time.sleep(0.01)
+        first = told()
+        while told() == first:
+            time.sleep(0.01)
+        assert told()["state"] == "running"
+    assert told()["state"] == "ended"
 
 
 def test_every_build_tells_of_itself_in_its_status(

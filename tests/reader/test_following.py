@@ -21,13 +21,24 @@ from hypothesis import strategies as st
 
 import cachelib
 from cachelib import aio
+from cachelib.cache import Cache
 from cachelib.dataset import Dataset
 from cachelib.errors import BuilderGone, ForebayError, NotYetBuilt, StateMismatch, UnfinishedCache
 from cachelib.following import Followed, Patience, Waiting
 from cachelib.format.canonical import seal as sealed_json
 from cachelib.format.ledger import Ledger, Snapshot, follow
+from cachelib.format.shard import publish
 from cachelib.format.storage import Storage
 from cachelib.nodes.base import reach
+from tests.cachelib import gaps
+from tests.cachelib.helpers import (
+    EVERY_KIND,
+    append_commit,
+    random_columns,
+    take,
+    write_cache,
+    write_shard,
+)
 from tests.reader import functions_of_rows
 from tests.reader.stored import seal, write_commit, write_simulated
 
@@ -258,9 +269,9 @@ def test_a_state_is_small_and_fast_also_after_thousands_of_eras(tmp_path: Path) 
     eras = (64 * np.arange(1, 5001)).tolist()
     cache = opened(tmp_path)
     many = Snapshot.of(commit, snapshot.entries, eras)
-    from cachelib.following import _sealed, _Seen
+    from cachelib.following import _seen
 
-    cache._seen = _Seen(cache._seen.cache, _sealed(many, cache.url, None), "", time.monotonic())
+    cache._seen = _seen(None, Cache(Storage.at(tmp_path), snapshot=many))
     dataset = cache.windows(64).shuffle(1)
     assert reach(dataset.node) == 5000 * 64
     loader = dataset.loader(64, prefetch=0)
@@ -520,6 +531,64 @@ def test_the_asynchronous_face_tells_how_far_it_is(path: Path) -> None:
     assert asyncio.run(face.async_len()) == 91 // 4
 
 
+# Deletions and compactions
+
+
+@pytest.fixture
+def gapped(tmp_path: Path) -> tuple[Storage, Any]:
+    """A cache of every kind of field in two eras, and its columns."""
+    columns = random_columns(EVERY_KIND, [5] * 12, seed=1)
+    storage = write_cache(tmp_path / "gapped", EVERY_KIND, take(columns, slice(0, 6)), [[3, 3]])
+    seal(tmp_path / "gapped")
+    manifest = write_shard(storage, EVERY_KIND, "more", take(columns, slice(6, 12)))
+    append_commit(storage, EVERY_KIND, [publish(storage, manifest)])
+    seal(tmp_path / "gapped")
+    return storage, columns
+
+
+@pytest.mark.parametrize("name", sorted(CHAINS))
+def test_rows_deleted_before_are_left_out_and_compactions_change_nothing(
+    gapped: tuple[Storage, Any], name: str, tmp_path: Path
+) -> None:
+    storage, columns = gapped
+    gaps.delete(storage, [0, 4, 5, 6, 11], columns)
+    kept = np.setdiff1d(np.arange(12), [0, 4, 5, 6, 11])
+    other = tmp_path / "other"
+    storage_of_kept = write_cache(other, EVERY_KIND, take(columns, kept[:3]), [[3]])
+    seal(other)
+    manifest = write_shard(storage_of_kept, EVERY_KIND, "more", take(columns, kept[3:]))
+    append_commit(storage_of_kept, EVERY_KIND, [publish(storage_of_kept, manifest)])
+    seal(other)
+    cache, expected = opened(storage.url), opened(other)
+    assert cache.sealed.rows.tolist() == expected.sealed.rows.tolist() == [3, 7]
+    assert cache.sealed.digests == expected.sealed.digests
+    found = CHAINS[name](cache)
+    loader = found.loader(2, prefetch=0)
+    next(loader)
+    assert repr(rows_of(found)) == repr(rows_of(CHAINS[name](expected)))
+    gaps.compact(storage, 0, 2, "packed", columns)
+    cache._look()
+    assert cache.version == 5
+    assert repr(rows_of(found)) == repr(rows_of(CHAINS[name](expected)))
+    next(CHAINS[name](opened(storage.url)).loader(2, start=loader.state_dict()))
+
+
+def test_rows_that_are_deleted_while_they_are_followed_are_told(
+    gapped: tuple[Storage, Any],
+) -> None:
+    storage, columns = gapped
+    cache = opened(storage.url)
+    loader = cache.windows(4).loader(2)
+    next(loader)
+    gaps.delete(storage, [7], columns)
+    with pytest.raises(StateMismatch, match="deleted between versions 3 and 4"):
+        cache._look()
+    opened(storage.url).windows(4).loader(2, start=loader.state_dict())  # of the first era alone
+    gaps.delete(storage, [1], columns)
+    with pytest.raises(StateMismatch, match=r"eras\.rows is 6 in the state, but 5 here"):
+        opened(storage.url).windows(4).loader(2, start=loader.state_dict())
+
+
 # Opening the middle of a build
 
 
@@ -544,7 +613,7 @@ def test_the_middle_of_a_build_is_an_error_that_says_how_to_read_it(path: Path) 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert cachelib.open(path).version == newest + 2
-    with pytest.raises(ValueError, match="no version"):
+    with pytest.raises(ValueError, match="not pinned to a version"):
         cachelib.open(path, version=1, follow=True)  # type: ignore[call-overload]
 
 
