@@ -224,6 +224,20 @@ class Loader:
         """
         return self._pieces(self._reader(self._part(self.span(step))))
 
+    def seek(self, step: SupportsIndex) -> Loader:
+        """Go to a step, forwards or back, in the time of one batch; returns this loader.
+
+        Args:
+            step: the number of the batch that comes next, as for `batch`.
+
+        Raises:
+            IndexError: as of `batch`.
+        """
+        span, started = self.span(step), self._started
+        self._move(span.start, as_integer("step", step))
+        self._started = started
+        return self
+
     def explain(self, step: SupportsIndex, row: SupportsIndex) -> list[Origin]:
         """What a row of the whole batch of a step, over all ranks, is made of.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["build", "compact", "delete", "gc"]
+__all__ = ["build", "compact", "delete", "gc", "read_jsonl", "read_parquet", "read_text"]
 
 
 def build(**values: Any) -> Any:
@@ -38,3 +38,24 @@ def gc(cache: Any, **options: Any) -> Any:
     from pipelines.maintenance.gc import gc as run
 
     return run(cache, **options)
+
+
+def read_jsonl(inputs: Any, **options: Any) -> Any:
+    """What a cache is to be made of JSON Lines; see `pipelines.lazy.read_jsonl`."""
+    from pipelines.lazy import read_jsonl as read
+
+    return read(inputs, **options)
+
+
+def read_parquet(inputs: Any, **options: Any) -> Any:
+    """What a cache is to be made of Parquet files; see `pipelines.lazy.read_parquet`."""
+    from pipelines.lazy import read_parquet as read
+
+    return read(inputs, **options)
+
+
+def read_text(inputs: Any, **options: Any) -> Any:
+    """What a cache is to be made of files of text; see `pipelines.lazy.read_text`."""
+    from pipelines.lazy import read_text as read
+
+    return read(inputs, **options)

@@ -127,7 +127,7 @@ class Status:
 
 @contextmanager
 def alive(storage: Storage, name: str) -> Iterator[None]:
-    """Show that somebody fills a cache as long as the block runs, also while no plan is carried out.
+    """Show that somebody fills a cache as long as the block runs, also while there is no plan.
 
     Args:
         storage: of the cache.

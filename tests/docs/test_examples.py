@@ -23,6 +23,12 @@ ROOT = Path(__file__).parents[2]
 EOS = "<|endoftext|>"
 
 
+CLEANING = """
+def strip(record):
+    return record["text"].strip() or None
+"""
+
+
 def blocks(document: str, *languages: str) -> list[tuple[str, str]]:
     """(language, text) of the fenced blocks of a document, in order."""
     text = (ROOT / document).read_text("utf-8")
@@ -62,6 +68,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     tokenizer.train_from_iterator(texts[:300], trainer)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
+    write_records(tmp_path / "raw" / "c.jsonl", texts[:500])
+    (tmp_path / "cleaning.py").write_text(CLEANING)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     # The command turns logging off for its process, which here is pytest's.
     monkeypatch.setattr("logging.disable", lambda level: None)
@@ -143,6 +152,9 @@ def test_the_readers_examples_run(place: Path) -> None:
             loaders.append(names["loader"])
             assert names["loader"].samples == 8
             assert next(names["loader"])["tokens"].shape == (16, 512)
+        if "read_jsonl" in block:
+            assert names["loader"].step == 2
+            assert next(names["loader"])["tokens"].shape == (8, 512)
     assert loaders
     assert len(names["edges"]) == 8 * (64 + 1) + 1
 

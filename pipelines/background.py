@@ -1,0 +1,93 @@
+"""Background: a build in a process of its own, which ends with the one that started it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import IO, Any
+
+from cachelib.errors import BuildFailed
+
+PARENT_SECONDS = 1.0
+"""How often a build looks whether the process that started it is still there."""
+
+LOOK_SECONDS = 0.2
+"""How often it is looked whether a build has come somewhere."""
+
+_PROGRAM = "from pipelines.background import run; run()"
+
+
+class Build:
+    """A build that was started.
+
+    Args:
+        values: its keys, as of `pipelines.build`; JSON.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._told: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        path = os.pathsep.join(each or os.getcwd() for each in sys.path)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._told,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        weakref.finalize(self, self._process.poll)
+        assert self._process.stdin is not None
+        with self._process.stdin as pipe:
+            pipe.write(json.dumps([os.getpid(), dict(values)], default=os.fspath).encode())
+
+    def check(self) -> None:
+        """See that the build goes on, or has ended well.
+
+        Raises:
+            BuildFailed: it has not; says what it told at last.
+        """
+        status = self._process.poll()
+        if status is None or status == 0:
+            return
+        self._told.seek(0)
+        last = self._told.read().decode("utf-8", "replace").strip()
+        raise BuildFailed(f"the build in the background ended with status {status}: {last}")
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Wait for what the build does, or for its end.
+
+        Raises:
+            BuildFailed: as of `check`.
+        """
+        while not done() and self._process.poll() is None:
+            time.sleep(LOOK_SECONDS)
+        self.check()
+
+
+def run() -> None:
+    """What the process does: a build as told on standard input."""
+    from cachelib.errors import ForebayError
+    from pipelines.launcher import build
+
+    parent, values = json.loads(sys.stdin.read())
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    try:
+        build(**values)
+    except ForebayError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)  # taking down Beam takes long, and all that counts is stored
+
+
+def _end_with(parent: int) -> None:
+    """End this process once the one that started it is gone."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(1)
