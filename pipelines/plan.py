@@ -285,7 +285,7 @@ def part_unit(source: Source, split_bytes: int) -> int:
     """
     if source.format in ("parquet", "arrow") and source.extent:
         return max(1, split_bytes * source.extent // max(1, bytes_of(source, 0, None)))
-    if source.format in ("csv", "tsv", "json"):
+    if source.format in ("csv", "tsv"):
         return max(1, split_bytes // _ROW_BYTES)
     return split_bytes
 

@@ -118,6 +118,20 @@ def test_two_workers_on_one_split_at_once_agree(
     assert all(result == results[0] for result in results)
 
 
+def test_a_json_array_makes_as_many_parts_as_its_lines_would(
+    tokenizer: str, tmp_path: Path
+) -> None:
+    write_jsonl(tmp_path / "lines.jsonl", sentences(150, 5))
+    lines = (tmp_path / "lines.jsonl").read_text().splitlines()
+    (tmp_path / "array.json").write_text(f"[{','.join(lines)}]")
+    parts = []
+    for name in ("lines.jsonl", "array.json"):
+        work = workplace([str(tmp_path / name)], tokenizer, tmp_path / f"cache-{name}")
+        parts.append(len(list(write_splits(work, range(len(work.plan.splits))))))
+    assert parts[0] > 3
+    assert abs(parts[1] - parts[0]) <= 1
+
+
 def test_small_files_share_a_part(tokenizer: str, tmp_path: Path) -> None:
     folder = tmp_path / "many"
     folder.mkdir()
