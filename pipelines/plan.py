@@ -78,7 +78,7 @@ class Plan:
         sources: the files to read.
         splits: the work; without an order, as its rows will lie.
         waves: splits [waves[w], waves[w + 1]) are wave w.
-        split_bytes: decompressed bytes at which parts are cut.
+        split_bytes: bytes of a split and of a part, about; see `borders.Borders`.
         order: of the rows; where it sorts, all splits are one wave.
         seals_last: whether the last wave ends an era, however little there is since the one before.
     """
@@ -278,19 +278,14 @@ def bytes_of(source: Source, start: int, stop: int | None) -> int:
     return int(whole * (end - start) / max(1, source.extent))
 
 
-def part_unit(source: Source, split_bytes: int) -> int:
-    """Positions of a source at whose multiples a part ends.
+def split_unit(source: Source, split_bytes: int) -> int:
+    """Positions of a source that may be cut at whose multiples a split ends, about.
 
     Bytes where positions are bytes; rows of about that many bytes where they are rows.
     """
     if source.format in ("parquet", "arrow") and source.extent:
         return max(1, split_bytes * source.extent // max(1, bytes_of(source, 0, None)))
-    if source.format in ("csv", "tsv"):
-        return max(1, split_bytes // _ROW_BYTES)
     return split_bytes
-
-
-_ROW_BYTES = 512  # of a record in a file of which nothing but its size is known
 
 
 def _cut(piece: Piece, source: Source, split_bytes: int) -> Iterator[Piece]:
@@ -298,7 +293,7 @@ def _cut(piece: Piece, source: Source, split_bytes: int) -> Iterator[Piece]:
     if piece.stop is None or source.extent is None or source.compression is not None:
         yield piece
         return
-    unit = part_unit(source, split_bytes)
+    unit = split_unit(source, split_bytes)
     start = piece.start
     while start < piece.stop:
         stop = min(piece.stop, (start // unit + 1) * unit)

@@ -1,13 +1,12 @@
 """Worker: the splits of a plan, read, tokenized and written as shards. No Beam here.
 
 A split becomes one part after another, each a shard that is published before the next is begun.
-Where a part ends depends on positions alone, so that a retry goes on after the last published part
-and makes the same parts as a run that was never interrupted.
+Where a part ends depends on where it begins and on what is read, so that a retry goes on after the
+last published part and makes the same parts as a run that was never interrupted.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
@@ -20,10 +19,11 @@ import pyarrow as pa
 from cachelib.format.shard import Cover, Manifest, ShardWriter, publish, read_manifest
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
+from pipelines.borders import Borders
 from pipelines.choice import chosen
 from pipelines.columns import columns_of
 from pipelines.overlap import AtOnce, WriteBehind, read_ahead
-from pipelines.plan import Piece, Plan, part_unit, shard_id
+from pipelines.plan import Piece, Plan, shard_id
 from pipelines.runs import RunWriter
 from pipelines.sources import read, url_of
 from pipelines.sources.records import Records, Source
@@ -166,20 +166,23 @@ def _write_parts(
 ) -> Iterator[Future[Manifest]]:
     """The parts of one split, from the events up to its end."""
     part = _Part(work, begin.split, begin.part, behind)
+    borders = Borders(work.plan.split_bytes)
     for event in events:
         if isinstance(event, _End):
             break
         assert isinstance(event, _Batch)
         piece = work.plan.splits[begin.split].pieces[event.piece]
         source = work.plan.sources[piece.source]
-        unit = part_unit(source, work.plan.split_bytes)
-        for run in _runs(event.records, unit):
-            cell = run.start // unit
-            if _holds(run) and part.ends_before(event.piece, cell):
-                yield part.publish(following=(event.piece, run.start))
-                part = _Part(work, begin.split, part.number + 1, behind)
-            part.add(event.piece, source.name, run, cell)
-            part.stamps[event.url] = event.stamp
+        at = event.records.start
+        for border in borders.within(event.piece, source, event.records):
+            if border > at:
+                part.add(event.piece, source.name, _between(event.records, at, border))
+                part.stamps[event.url] = event.stamp
+            yield part.publish(following=(event.piece, border))
+            part = _Part(work, begin.split, part.number + 1, behind)
+            at = border
+        part.add(event.piece, source.name, _between(event.records, at, event.records.stop))
+        part.stamps[event.url] = event.stamp
         if event.ends:
             part.close_piece(source, piece)
     yield part.publish(following=None)
@@ -190,25 +193,10 @@ def _holds(run: Records) -> bool:
     return len(run) > 0 or len(run.rejects) > 0
 
 
-def _runs(records: Records, unit: int) -> list[Records]:
-    """Records cut so that each run lies between two multiples of `unit` and begins with a record.
-
-    A first run without any record may precede them.
-    """
-    begins = np.union1d(records.positions, [r.position for r in records.rejects]).astype(np.int64)
-    if len(begins) == 0:
-        return [records]
-    cells = begins // unit
-    firsts = begins[np.concatenate([[True], cells[1:] != cells[:-1]])].tolist()
-    limits = [*firsts, records.stop]
-    if firsts[0] != records.start:
-        limits.insert(0, records.start)
-    if len(limits) == 2:
-        return [records]
-    return [_between(records, start, stop) for start, stop in itertools.pairwise(limits)]
-
-
 def _between(records: Records, start: int, stop: int) -> Records:
+    """The records that begin in [start, stop)."""
+    if (start, stop) == (records.start, records.stop):
+        return records
     low, high = np.searchsorted(records.positions, (start, stop))
     return Records(
         text=records.text[low:high],
@@ -242,7 +230,6 @@ class _Part:
     covers: list[Cover] = field(default_factory=list)
     stamps: dict[str, Stamp | None] = field(default_factory=dict)
     _covered: int = -1  # the piece of the last cover
-    _place: tuple[int, int] | None = None  # piece and cell of the last record
     _waiting: list[tuple[str, Records]] = field(default_factory=list)
     _waiting_bytes: int = 0
     _counts: dict[str, int] = field(default_factory=dict)
@@ -257,14 +244,8 @@ class _Part:
         else:
             self._writer = ShardWriter(self.work.storage, plan.schema, shard)
 
-    def ends_before(self, piece: int, cell: int) -> bool:
-        """Whether a record of a piece in a cell belongs to the next part."""
-        return self._place is not None and self._place[0] == piece and self._place[1] != cell
-
-    def add(self, piece: int, name: str, records: Records, cell: int) -> None:
-        """Take in a run of a source's records that lie in one cell of one piece."""
-        if _holds(records):
-            self._place = (piece, cell)
+    def add(self, piece: int, name: str, records: Records) -> None:
+        """Take in a run of a source's records, which are of one piece."""
         if self._covered == piece:
             self.covers[-1] = replace(self.covers[-1], stop=records.stop)
         else:
@@ -372,7 +353,7 @@ class _Part:
             url = url_of(self.work.roots[source.root], source)
             stop = None if cover.ends and source.extent is None else cover.stop
             for records in read(url, source, cover.start, stop, self.work.plan.reading):
-                again.add(piece, cover.source, records, 0)
+                again.add(piece, cover.source, records)
             again.covers[-1] = cover
         return again.publish(following).result()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import random
@@ -60,6 +61,13 @@ def write_jsonl(path: Path, texts: list[str], first: int = 0) -> None:
         for i, text in enumerate(texts)
     ]
     path.write_bytes(("\n".join(lines) + "\n").encode())
+
+
+def write_csv(path: Path, texts: list[str], first: int = 0) -> None:
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "text"])
+        table.writerows((f"r{first + i}", text) for i, text in enumerate(texts))
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
 from pipelines.launcher import build
-from tests.pipelines.conftest import sentences, write_jsonl
+from tests.pipelines.conftest import sentences, write_csv, write_jsonl
 
 pytestmark = pytest.mark.slow
 
@@ -32,13 +32,14 @@ SPLIT = 16 << 10
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Four files, one of them gzip, that make some hundred parts."""
+    """Five files, one of them gzip and one CSV, that make some hundred parts."""
     folder = tmp_path / "corpus"
     folder.mkdir()
     for number in range(3):
         write_jsonl(folder / f"{number}.jsonl", sentences(6000, number), 10_000 * number)
     write_jsonl(folder / "3.jsonl", sentences(3000, 3), 30_000)
     subprocess.run(["gzip", "-n", str(folder / "3.jsonl")], check=True)
+    write_csv(folder / "4.csv", sentences(3000, 4), 40_000)
     return folder
 
 

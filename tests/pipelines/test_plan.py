@@ -24,8 +24,8 @@ from pipelines.plan import (
     check_unchanged,
     make_splits,
     make_waves,
-    part_unit,
     remaining,
+    split_unit,
     spread,
 )
 from pipelines.sources.records import Reading, Source
@@ -230,10 +230,10 @@ def test_a_changed_source_is_refused_by_name() -> None:
         check_unchanged(work, found, taken)
 
 
-def test_parts_of_row_sources_hold_about_a_split_of_bytes() -> None:
+def test_splits_of_row_sources_hold_about_a_split_of_bytes() -> None:
     rows = source("p", 100_000, "parquet", extent=1000, splits_at=())
-    assert part_unit(rows, 25_000) == 100
-    assert part_unit(source("a", 10), 64) == 64
+    assert split_unit(rows, 25_000) == 100
+    assert split_unit(source("a", 10), 64) == 64
 
 
 def unit_plan(sizes: list[int], parent: str, seals_last: bool) -> Plan:

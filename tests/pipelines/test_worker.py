@@ -1,9 +1,8 @@
-"""Parts: cut by positions alone, continued after the last published one, by any worker."""
+"""Parts: cut by what is read alone, continued after the last published one, by any worker."""
 
 from __future__ import annotations
 
 import gzip
-import itertools
 import os
 import shutil
 import threading
@@ -12,11 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cachelib.errors import SourceChanged, SourceError
 from cachelib.format.digest import Digest, fold
@@ -25,10 +22,9 @@ from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
 from pipelines import launcher, tasks, worker
 from pipelines.config import build_config
-from pipelines.sources.records import Records, Reject
 from pipelines.tasks import plan_key, tokenizer_objects
 from pipelines.worker import Workplace, write_splits
-from tests.pipelines.conftest import sentences, write_jsonl
+from tests.pipelines.conftest import sentences, write_csv, write_jsonl
 
 SPLIT = 2048
 
@@ -62,6 +58,55 @@ def packed(tmp_path: Path) -> str:
     path = tmp_path / "packed.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(lines), mtime=0))
     return str(path)
+
+
+@pytest.fixture(params=["csv", "parquet"])
+def rows(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """One file of 60 rows of some 1 KB, some rejected, small as stored."""
+    texts: list[str | None] = [f"{number} {'turbine ' * 120}" for number in range(60)]
+    path = tmp_path / f"rows.{request.param}"
+    if request.param == "parquet":
+        texts[30] = texts[50] = None
+        ids = [f"r{number}" for number in range(60)]
+        pq.write_table(pa.table({"id": ids, "text": texts}), path)
+    else:
+        write_csv(path, [text or "" for text in texts])
+        lines = path.read_bytes().splitlines(keepends=True)
+        lines[30] = lines[50] = b"one cell\n"
+        path.write_bytes(b"".join(lines))
+    return str(path)
+
+
+def test_parts_of_numbered_rows_are_bounded_by_their_text(
+    rows: str, tokenizer: str, tmp_path: Path
+) -> None:
+    work = workplace([rows], tokenizer, tmp_path / "cache", 4096)
+    made = list(write_splits(work, range(len(work.plan.splits))))
+    assert 12 <= len(made) <= 16
+    assert all(m.records <= 6 for m in made)
+    assert sum(m.records for m in made) == 60
+
+
+def test_a_split_of_numbered_rows_goes_on_after_any_published_part(
+    rows: str, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines.sources import lines, parquet
+
+    work = workplace([rows], tokenizer, tmp_path / "cache", 4096)
+    made = list(write_splits(work, [0]))
+    for module in (lines, parquet):
+        monkeypatch.setattr(module, "BLOCK", 3000)
+    monkeypatch.setattr(lines.blocks, "__defaults__", (3000,))
+    for kept in (0, 1, 2, len(made) - 1):
+        copy = tmp_path / f"copy{kept}"
+        shutil.copytree(tmp_path / "cache", copy)
+        for manifest in made[kept:]:
+            (copy / manifest_key(manifest.shard)).unlink()
+        other = replace(work, storage=Storage.at(copy))
+        assert facts(list(write_splits(other, [0]))) == facts(made)
+    large = workplace([rows], tokenizer, tmp_path / "large", 1 << 20)
+    (whole,) = write_splits(large, [0])
+    assert str(fold(Digest.parse(m.digest) for m in made)) == whole.digest
 
 
 def facts(manifests: list[Manifest]) -> list[tuple[Any, ...]]:
@@ -158,46 +203,6 @@ def test_a_source_that_fails_stops_the_split_and_publishes_nothing_of_the_part(
     with pytest.raises(SourceError, match=r"packed\.jsonl\.gz"):
         list(write_splits(work, [0]))
     assert not list((tmp_path / "cache").glob("shards/*/manifest.json"))
-
-
-@given(
-    st.integers(1, 40),
-    st.integers(0, 30),
-    st.lists(st.tuples(st.integers(0, 200), st.booleans()), max_size=30, unique_by=lambda t: t[0]),
-)
-def test_runs_lie_between_multiples_and_begin_with_a_record(
-    unit: int, start: int, begins: list[tuple[int, bool]]
-) -> None:
-    begins = sorted((start + at, good) for at, good in begins)
-    rows = [at for at, good in begins if good]
-    stop = (begins[-1][0] if begins else start) + 5
-    records = Records(
-        text=pa.array([str(at) for at in rows], pa.large_string()),
-        keep={},
-        positions=np.array(rows, np.int64),
-        rejects=tuple(Reject(at, "bad", "", "") for at, good in begins if not good),
-        replaced=2,
-        start=start,
-        stop=stop,
-    )
-    runs = worker._runs(records, unit)
-    assert runs[0].start == start
-    assert runs[-1].stop == stop
-    assert all(a.stop == b.start for a, b in itertools.pairwise(runs))
-    assert sum(run.replaced for run in runs) == 2
-    found = [
-        (at, at in set(run.positions.tolist()))
-        for run in runs
-        for at in sorted([*run.positions.tolist(), *(r.position for r in run.rejects)])
-    ]
-    assert found == begins
-    for index, run in enumerate(runs):
-        assert [int(text.as_py()) for text in run.text] == run.positions.tolist()
-        places = sorted([*run.positions.tolist(), *(r.position for r in run.rejects)])
-        assert len({at // unit for at in places}) <= 1
-        assert not (index and not places)
-        if index:
-            assert places[0] == run.start
 
 
 def test_the_digest_of_parts_is_that_of_the_whole(
