@@ -176,7 +176,7 @@ class Cache:
                 continue
             owner = f.like or f.name
             if owner not in spans:
-                spans[owner] = self._row_spans(self.schema[owner], rows)
+                spans[owner] = self._arrays.spans(self.schema[owner], rows)
             starts, lengths = spans[owner]
             columns[f.name] = Ragged(
                 self._arrays.read(f, "data", starts, lengths), offsets_of(lengths)
@@ -255,14 +255,7 @@ class Cache:
         live = self.live
         if live is not None:
             flat = live.value_places(field, flat)
-        bases = self._arrays.bases(f, "data")
-        shards = np.searchsorted(bases, flat, side="right") - 1
-        rows = np.empty(len(flat), np.int64)
-        for shard in np.unique(shards):
-            chosen = shards == shard
-            offsets = self._shard_offsets(f, int(shard))
-            local = np.searchsorted(offsets, flat[chosen] - bases[shard], side="right") - 1
-            rows[chosen] = self.snapshot.stored_bases[shard] + local
+        rows = self._arrays.rows_at(f, flat)
         return (rows if live is None else live.rows_stored(rows)).reshape(np.shape(positions))
 
     def alike(self, field: str) -> tuple[str, ...]:
@@ -291,7 +284,7 @@ class Cache:
         """
         owner = self.schema[self._ragged(field).like or field]
         rows = as_indices(rows, len(self))
-        starts, lengths = self._row_spans(owner, self._stored(rows))
+        starts, lengths = self._arrays.spans(owner, self._stored(rows))
         live = self.live
         return starts if live is None else live.positions(field, rows, starts), lengths
 
@@ -405,20 +398,6 @@ class Cache:
                 "counts the rows that are left"
             )
         return live.places(rows)
-
-    def _row_spans(self, field: Field, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the values of stored rows begin over all shards, and how many there are."""
-        snapshot = self.snapshot
-        shards = np.searchsorted(snapshot.stored_bases, rows, side="right") - 1
-        # A shard has one more offset than it has rows, so shard s begins s places later.
-        pairs = self._arrays.read(field, "offsets", rows + shards, np.full(len(rows), 2, np.int64))
-        first, last = pairs[0::2], pairs[1::2]
-        return snapshot.element_bases[field.name][shards] + first, last - first
-
-    def _shard_offsets(self, field: Field, shard: int) -> np.ndarray:
-        count = int(self.snapshot.entries.rows[shard]) + 1
-        base = int(self.snapshot.stored_bases[shard]) + shard
-        return self._arrays.read(field, "offsets", np.array([base]), np.array([count]))
 
     def _sources(self, shard: int) -> list[str]:
         def read() -> list[str]:

@@ -78,6 +78,61 @@ class Arrays:
         except CorruptData as error:
             raise Ledger(self._storage).explained(self._snapshot.version, error) from error
 
+    def spans(self, field: Field, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the values of stored rows begin over all shards, and how many there are.
+
+        Args:
+            field: a ragged field that has lengths of its own.
+            rows: int64 of shape (n,), places among the stored rows.
+
+        Raises:
+            CorruptData: as of `read`; or offsets do not run from 0 to the values of their shard.
+        """
+        snapshot = self._snapshot
+        bases, values = snapshot.stored_bases, snapshot.element_bases[field.name]
+        shards = np.searchsorted(bases, rows, side="right") - 1
+        # A shard has one more offset than it has rows, so shard s begins s places later.
+        pairs = self.read(field, "offsets", rows + shards, np.full(len(rows), 2, np.int64))
+        first, last = pairs[0::2], pairs[1::2]
+        begins, after = values[shards], shards + 1
+        elements = values[after] - begins
+        wrong = (first < 0) | (last < first) | (last > elements)
+        wrong |= (first != 0) & (rows == bases[shards])
+        wrong |= (last != elements) & (rows + 1 == bases[after])
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            shard = int(shards[at])
+            raise self._misplaced(field, shard, int(rows[at] - bases[shard]), pairs[2 * at :])
+        return begins + first, last - first
+
+    def rows_at(self, field: Field, values: np.ndarray) -> np.ndarray:
+        """The stored rows that own values.
+
+        Args:
+            field: a ragged field that has lengths of its own.
+            values: int64 of shape (n,), places among the stored values.
+
+        Raises:
+            CorruptData: as of `spans`.
+        """
+        bases, firsts = self.bases(field, "data"), self._snapshot.stored_bases
+        shards = np.searchsorted(bases, values, side="right") - 1
+        found = np.empty(len(values), np.int64)
+        for shard in np.unique(shards).tolist():
+            chosen = shards == shard
+            count = int(firsts[shard + 1] - firsts[shard]) + 1
+            begin = np.array([firsts[shard] + shard])  # as in `spans`
+            offsets = self.read(field, "offsets", begin, np.array([count]))
+            wrong = offsets[1:] < offsets[:-1]
+            wrong[0] |= offsets[0] != 0
+            wrong[-1] |= offsets[-1] != bases[shard + 1] - bases[shard]
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                raise self._misplaced(field, shard, row, offsets[row:])
+            rows = np.searchsorted(offsets, values[chosen] - bases[shard], side="right") - 1
+            found[chosen] = firsts[shard] + rows
+        return found
+
     def _read(
         self, field: Field, kind: Kind, starts: np.ndarray, lengths: np.ndarray
     ) -> np.ndarray:
@@ -155,6 +210,17 @@ class Arrays:
             length = int(bases[shard + 1] - bases[shard])
             place, metadata = data_key(field), data_metadata(field, length)
         return attempt_prefix(entries.shard[shard], entries.attempt[shard]) + place, metadata
+
+    def _misplaced(self, field: Field, shard: int, row: int, offsets: np.ndarray) -> CorruptData:
+        """That the offsets of a row of a shard, which come first, cannot be."""
+        cuts = Cuts(np.array([shard]), np.array([row]), np.array([row + 2]))
+        rows = int(self._snapshot.entries.rows[shard])
+        total = int(np.diff(self.bases(field, "data")[shard : shard + 2])[0])
+        return CorruptData(
+            f"{self._describe(field, 'offsets', cuts, 0)}: row {row} of {rows} of the shard has "
+            f"offsets {offsets[0]} and {offsets[1]}, expected them to go from 0 up to the {total} "
+            "values of the shard; verify the cache, and restore the object or build it anew"
+        )
 
     def _describe(self, field: Field, kind: Kind, cuts: Cuts, i: int) -> str:
         entries = self._snapshot.entries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +14,11 @@ import pytest
 
 import cachelib
 from cachelib.commands.verify import Problem, verify
-from cachelib.errors import ForebayError
+from cachelib.errors import CorruptData, ForebayError
 from cachelib.format.canonical import seal
 from cachelib.format.digest import digest_rows
 from cachelib.format.schema import Field, Schema
+from cachelib.format.shard import offsets_metadata
 from cachelib.format.storage import Storage
 from tests.cachelib.helpers import (
     TOKENIZER,
@@ -163,6 +165,45 @@ def test_arrays_that_changed_places(damaged: Damaged) -> None:
             damaged.instead(b, (sound / a).read_bytes()),
         ):
             assert list(verify(Storage.at(path))), (a, b)
+
+
+def test_offsets_of_another_shard_are_refused(tmp_path: Path) -> None:
+    """Intact ones, of as many rows with another number of values: whoever reads to their end."""
+    lengths = [1, 2, 3, 4, 2, 2, 0, 5, 1, 2, 2, 2, 3, 0, 0, 8, 7, 0, 0, 8, 1, 1, 0, 1]
+    sound = tmp_path / "sound"
+    write_cache(sound, SCHEMA, random_columns(SCHEMA, lengths, seed=1), [[4] * 6])
+    chunks = sorted(sound.rglob("tokens/offsets/c/0"))
+    assert len(chunks) == 6
+    for number, (there, other) in enumerate(itertools.permutations(chunks, 2)):
+        path = tmp_path / str(number)
+        shutil.copytree(sound, path)
+        place = there.relative_to(sound)
+        shutil.copy(other, path / place)
+        cache = cachelib.open(path)
+        named = (
+            rf"{'/'.join(place.parts[:3])}/tokens/offsets\[.*\] \(rows \d+ to \d+\): row \d of 4"
+        )
+        with pytest.raises(CorruptData, match=named):
+            cache.take(np.arange(len(lengths)))
+        with pytest.raises(CorruptData, match=named):
+            cache.spans("tokens", np.arange(len(lengths))[::-1])
+        with pytest.raises(CorruptData, match=named):
+            cache.rows_at("tokens", np.arange(sum(lengths)))
+
+
+@pytest.mark.parametrize("offsets", [[0, 5, 3, 7], [1, 3, 5, 7], [0, 3, 5, 8], [0, -1, 5, 7]])
+def test_offsets_that_cannot_be_are_refused(tmp_path: Path, offsets: list[int]) -> None:
+    storage = write_cache(
+        tmp_path / "cache", SCHEMA, random_columns(SCHEMA, [3, 2, 2], seed=1), [[3]]
+    )
+    (place,) = (tmp_path / "cache").glob("shards/*/*/tokens/offsets")
+    key = place.relative_to(tmp_path / "cache").as_posix()
+    storage.open_array(key, offsets_metadata(3), write=True).write(offsets).result()
+    cache = cachelib.open(tmp_path / "cache")
+    with pytest.raises(CorruptData, match=r"tokens/offsets\[.*has offsets \d and -?\d, expected"):
+        cache.take([0, 1, 2])
+    with pytest.raises(CorruptData, match=r"tokens/offsets\[.*has offsets \d and -?\d, expected"):
+        cache.rows_at("tokens", np.arange(7))
 
 
 def test_a_sealed_lie_is_found(damaged: Damaged) -> None:
