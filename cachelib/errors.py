@@ -40,7 +40,13 @@ class IncompatibleCache(ForebayError):
 
 
 class SourceError(ForebayError):
-    """A source file as a whole cannot be used."""
+    """A source file as a whole cannot be used.
+
+    Attributes:
+        source: its name in the cache, where that is known.
+    """
+
+    source: str | None = None
 
 
 class SourceChanged(SourceError):

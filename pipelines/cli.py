@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic.fields import FieldInfo
 
 from cachelib.errors import ForebayError
 from cachelib.words import about, counted, size
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
             tell = partial(_print_plans, [(each, next_plan(each)) for each in requests])
         else:
             show = None if known.quiet else screen.show
-            with _handling(_stop_at_once(screen) if here else _interrupt):
+            with handling(_stop_at_once(screen) if here else _interrupt):
                 summary = build(config, show=show, beam_arguments=[r for r in rest if r != "--"])
             tell = partial(_print_summary, summary, known.json_summary)
     except KeyboardInterrupt as stop:
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
         screen.end()
         if known.verbose:
             raise
-        print(f"forebay: the engine failed: {_last_line(error)}\n"
+        print(f"forebay: the engine failed: {last_line(error)}\n"
               "What is committed stays; the same command goes on from here. --verbose tells more",
               file=sys.stderr)  # fmt: skip
         return 1
@@ -99,7 +100,7 @@ def _stop_at_once(screen: Terminal) -> Handler:
     """
 
     def stop(signum: int, frame: object) -> None:
-        for child in _descendants():
+        for child in descendants():
             with suppress(OSError):
                 os.kill(child, signal.SIGKILL)
         with suppress(OSError):  # the terminal may be what has gone
@@ -110,7 +111,7 @@ def _stop_at_once(screen: Terminal) -> Handler:
     return stop
 
 
-def _descendants() -> list[int]:
+def descendants() -> list[int]:
     """Processes below this one, on Linux; elsewhere they end when they lose their connection."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -128,7 +129,7 @@ def _interrupt(signum: int, frame: object) -> None:
 
 
 @contextmanager
-def _handling(handler: Handler) -> Iterator[None]:
+def handling(handler: Handler) -> Iterator[None]:
     """Handles the signals that stop a build, but for those that are ignored, as nohup does."""
     heard = [number for number in _STOPPING if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in heard}
@@ -139,21 +140,25 @@ def _handling(handler: Handler) -> Iterator[None]:
             signal.signal(number, old)
 
 
-def _last_line(error: Exception) -> str:
+def last_line(error: Exception) -> str:
     """What an engine's error says in the end: Beam puts whole tracebacks into its messages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
-    """Options from the described configuration, so that the two cannot differ."""
+    return parser_of(command, BuildConfig.model_fields)
+
+
+def parser_of(command: str, fields: Mapping[str, FieldInfo]) -> argparse.ArgumentParser:
+    """Options from described configurations, so that the two cannot differ."""
     parser = argparse.ArgumentParser(
         prog=f"forebay {command}",
         description="INPUTS may be one YAML file with the keys below; options outrank it.",
         allow_abbrev=False,
     )
     parser.add_argument("inputs", nargs="*", help=BuildConfig.model_fields["inputs"].description)
-    for name, field in BuildConfig.model_fields.items():
+    for name, field in fields.items():
         if name == "inputs":
             continue
         options: dict[str, Any] = {"help": (field.description or "").replace("%", "%%")}
@@ -169,10 +174,21 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 
 def _config(known: argparse.Namespace) -> BuildConfig:
+    return build_config(*options_of(known, BuildConfig.model_fields))
+
+
+def options_of(
+    known: argparse.Namespace, fields: Mapping[str, FieldInfo]
+) -> tuple[dict[str, Any], str]:
+    """The values that a command line and the YAML file it names give, and what to call them.
+
+    Raises:
+        ConfigError: the file cannot be read, or comes with other inputs.
+    """
     given = {
         name: value
         for name, value in vars(known).items()
-        if name in BuildConfig.model_fields and value is not None and value != []
+        if name in fields and value is not None and value != []
     }
     values: dict[str, Any] = {}
     where = "options"
@@ -185,7 +201,7 @@ def _config(known: argparse.Namespace) -> BuildConfig:
         raise ConfigError(
             f"{found[0]}: a configuration comes without other inputs: name them in it, as inputs"
         )
-    return build_config({**values, **given}, where)
+    return {**values, **given}, where
 
 
 def _print_summary(summary: Summary, as_json: bool) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import (
@@ -286,6 +286,40 @@ class BuildConfig(BaseModel):
         return self
 
 
+class GrowthConfig(BaseModel):
+    """How a cache grows that takes in files as they come: keys of watch and stream besides."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    every: float = Field(
+        1.0, gt=0, le=86_400, description="Seconds from one look for new files to the next."
+    )
+    settle: float = Field(
+        2.0,
+        ge=0,
+        le=86_400,
+        description="Seconds for which a file must not have changed before it is taken in.",
+    )
+    seal_after: float = Field(
+        60.0,
+        gt=0,
+        description="Seconds after which new rows are sealed as an era, which is what readers "
+        "that follow the cache are served.",
+    )
+    seal_bytes: int = Field(
+        64 << 20, ge=1, description="Bytes of new token ids at which an era is sealed before that."
+    )
+
+    @field_validator("seal_bytes", mode="before")
+    @classmethod
+    def _size(cls, value: Any) -> Any:
+        return parse_size(value) if isinstance(value, str) else value
+
+
+NOT_GROWING = ("changed", "finish", "max_reject_rate", "order")
+"""Keys of a build that make no sense where a cache grows: nothing ends it, nothing stops it."""
+
+
 def called(key: str) -> str:
     """A key as messages name it, for users of files and Python and for those of the command."""
     return key if key == "inputs" else f"{key} (--{key.replace('_', '-')})"
@@ -326,8 +360,34 @@ def build_config(values: Mapping[str, Any], where: str = "build") -> BuildConfig
     Raises:
         ConfigError: naming each key that is unknown, missing or has a value that cannot be.
     """
+    return _checked(BuildConfig, values, where)
+
+
+def growing_config(
+    values: Mapping[str, Any], where: str = "watch"
+) -> tuple[BuildConfig, GrowthConfig]:
+    """The checked configuration of a cache that grows: keys of a build and those of growth.
+
+    Files that changed are left out, and any share of records may be rejected: both are counted.
+
+    Raises:
+        ConfigError: as of `build_config`, or a key is none of a cache that grows.
+    """
+    unfit = [called(key) for key in NOT_GROWING if key in values]
+    if unfit:
+        raise ConfigError(f"{where}: {', '.join(unfit)} cannot be set where a cache grows")
+    growth = {key: value for key, value in values.items() if key in GrowthConfig.model_fields}
+    rest = {key: value for key, value in values.items() if key not in growth}
+    config = _checked(BuildConfig, {**rest, "changed": "skip", "max_reject_rate": 1}, where)
+    return config, _checked(GrowthConfig, growth, where)
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _checked(model: type[_Model], values: Mapping[str, Any], where: str) -> _Model:
     try:
-        return BuildConfig(**values)
+        return model(**values)
     except ValidationError as error:
         raise ConfigError(
             "\n".join(f"{where}: {_sentence(problem)}" for problem in error.errors())

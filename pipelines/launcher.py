@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -154,29 +155,72 @@ def _build(
             "-OO (PYTHONOPTIMIZE=1 and -O are fine)"
         )
     request = inquire(config, discovery, held=held)
-    commits: list[Commit] = []
-    size = earlier = 0
     working = time.monotonic()
-    notes: dict[str, None] = {}
-    while (planned := next_plan(request)).plan is not None:
-        notes |= dict.fromkeys(planned.notes)
-        _check_sample(request, planned)
-        try:
-            made = _carry_out(request, planned, show, beam_arguments)
-        except AttemptRetired:
-            continue  # what was given up is planned anew
-        commits += made
-        size += _bytes_read(planned.plan, planned, _tokens(made))
-        earlier += planned.tokens_waiting
+    done = take_in(request, show, beam_arguments)
     seconds = time.monotonic()
     head = Ledger(request.storage).head()
     if config.finish and head is not None:
         finish(request.storage)
     remove_runs(storage)
+    return _summary(request, done, seconds - began, seconds - working)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was taken in of the sources of a request.
+
+    Attributes:
+        commits: made for it.
+        bytes: of text read, about.
+        earlier: tokens that an earlier run had written, but not committed.
+        changed: sources left out because they changed.
+        notes: what the user should know.
+        whole: whether nothing is left to do.
+    """
+
+    commits: tuple[Commit, ...]
+    bytes: int
+    earlier: int
+    changed: tuple[str, ...]
+    notes: tuple[str, ...]
+    whole: bool
+
+
+def take_in(
+    request: Request,
+    show: Callable[[Progress], None] | None = None,
+    beam_arguments: Sequence[str] = (),
+    *,
+    grows: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Done:
+    """Take in what the cache lacks of the sources of a request.
+
+    Args:
+        show: called with the progress, about twice a second.
+        beam_arguments: further options of the Beam runner.
+        grows: whether more is to follow: the cache may be without a row for now.
+        stopped: asked before each pipeline whether to leave the rest for another time.
+
+    Raises:
+        ForebayError: of the kind that fits; what was committed before stays.
+    """
+    commits: list[Commit] = []
+    size = earlier = 0
+    notes: dict[str, None] = {}
+    while (planned := next_plan(request)).plan is not None and not stopped():
+        notes |= dict.fromkeys(planned.notes)
+        _check_sample(request, planned)
+        try:
+            made = _carry_out(request, planned, show, beam_arguments, grows, stopped)
+        except AttemptRetired:
+            continue  # what was given up is planned anew
+        commits += made
+        size += _bytes_read(planned.plan, planned, _tokens(made))
+        earlier += planned.tokens_waiting
     notes |= dict.fromkeys(planned.notes)
-    return _summary(
-        request, tuple(notes), commits, earlier, size, seconds - began, seconds - working
-    )
+    whole = planned.plan is None
+    return Done(tuple(commits), size, earlier, planned.changed, tuple(notes), whole)
 
 
 def _tokens(commits: Iterable[Commit]) -> int:
@@ -384,6 +428,8 @@ def _carry_out(
     planned: Planned,
     show: Callable[[Progress], None] | None,
     beam_arguments: Sequence[str],
+    grows: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> list[Commit]:
     """Store a plan and carry it out; returns the commits made meanwhile."""
     plan = planned.plan
@@ -393,14 +439,16 @@ def _carry_out(
     _store(request, storage, plan)
     shown: Shown = (show or (lambda progress: None), Status(storage, name))
     if not plan.order.sorts:
+        run = partial(_run_waves, may_be_empty=grows, stopped=stopped)
         with shown[1].of_all():
-            _run_waves(request, storage, plan, planned, roots, shown, beam_arguments)
+            run(request, storage, plan, planned, roots, shown, beam_arguments)
         return commits_of(ledger, plan, name)[1][planned.waves_done :]
     try:
         place, own, _ = parts_of(storage, plan, name)
         _store(request, place, own)
+        run = partial(_run_waves, may_be_empty=True)
         with shown[1].of_all():
-            _run_waves(request, place, own, planned, roots, shown, beam_arguments)
+            run(request, place, own, planned, roots, shown, beam_arguments)
             _merge_runs(request, plan, shown, beam_arguments)
     except Exception:
         # Another builder of the same plan may have committed it, and removed the runs.
@@ -427,12 +475,15 @@ def _run_waves(
     roots: tuple[str, ...],
     shown: Shown,
     beam_arguments: Sequence[str],
+    *,
+    may_be_empty: bool,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run the waves of a stored plan that are not committed, in order."""
     config, name, ledger = request.config, plan.name, Ledger(storage)
     watcher = Watcher(storage, plan, name, planned.splits_done, *shown)
     done = len(commits_of(ledger, plan, name)[1])
-    while done < plan.wave_count:
+    while done < plan.wave_count and not stopped():
         waves = plan.together(done)
         inspected_ns = request.discovery.inspected_ns
         job = Job(
@@ -442,7 +493,7 @@ def _run_waves(
             roots,
             inspected_ns,
             config.max_reject_rate,
-            may_be_empty=plan.order.sorts,
+            may_be_empty=may_be_empty,
         )
         take_failure(job)
         with watcher.waves(waves), committing(job), _head_start(job, config) as (runners, begun):
@@ -532,13 +583,11 @@ def _head_start(job: Job, config: BuildConfig) -> Iterator[tuple[ModuleType, int
 
 def _summary(
     request: Request,
-    notes: tuple[str, ...],
-    commits: Sequence[Commit],
-    earlier: int,
-    size: int,
+    done: Done,
     seconds: float,
     working: float,
 ) -> Summary:
+    commits = done.commits
     ledger = Ledger(request.storage)
     head = ledger.head()
     totals: dict[str, Any] = (
@@ -551,15 +600,15 @@ def _summary(
         tokens=totals["elements"].get("tokens", 0),
         new_rows=sum(int(c.entries.rows.sum()) for c in commits),
         new_tokens=_tokens(commits),
-        earlier_tokens=earlier,
+        earlier_tokens=done.earlier,
         records=sum(c.records for c in commits),
         rejects=add_counts(c.rejects for c in commits),
         counts=add_counts(c.counts for c in commits),
-        bytes=size,
+        bytes=done.bytes,
         stored_bytes=_stored_bytes(request.storage, commits),
         seconds=seconds,
         working=working,
-        notes=notes,
+        notes=done.notes,
     )
 
 

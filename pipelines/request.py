@@ -75,12 +75,11 @@ def find_sources(config: BuildConfig) -> Discovery:
     """
     discovery = discover(config.inputs, format=config.format)
     place = Storage.at(config.to).local_path
-    if place is None:
-        return discovery
-    if place.exists() and not place.is_dir():
+    if place is not None and place.exists() and not place.is_dir():
         raise SourceError(f"{place}: the cache needs a folder, and this is a file; name another")
-    own = f"{place}{os.sep}"
-    inside = [source for source in discovery.sources if _url(discovery, source).startswith(own)]
+    inside = [s for s in discovery.sources if belongs_to(config, _url(discovery, s))]
+    if not inside:
+        return discovery
     if len(inside) == len(discovery.sources):
         raise SourceError(f"all files that were found belong to the cache {place} itself")
     own_files = [(_url(discovery, source), "part of the cache") for source in inside]
@@ -92,7 +91,13 @@ def find_sources(config: BuildConfig) -> Discovery:
 
 
 def _url(discovery: Discovery, source: Source) -> str:
-    return url_of(discovery.roots[source.root], source).removeprefix("file://")
+    return url_of(discovery.roots[source.root], source)
+
+
+def belongs_to(config: BuildConfig, url: str) -> bool:
+    """Whether a file lies in the cache that a configuration makes, on this machine."""
+    place = Storage.at(config.to).local_path
+    return place is not None and url.removeprefix("file://").startswith(f"{place}{os.sep}")
 
 
 def inquire(

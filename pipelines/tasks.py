@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cachelib.errors
-from cachelib.errors import CorruptData, ForebayError, StorageError
+from cachelib.errors import CorruptData, ForebayError, SourceError, StorageError
 from cachelib.format.canonical import digest, digest_of, seal
 from cachelib.format.shard import Manifest
 from cachelib.format.storage import Storage
@@ -203,7 +203,10 @@ def failure_key(job: Job) -> str:
 def _failure(error: ForebayError) -> dict[str, Any]:
     kind = type(error).__name__
     known = kind if hasattr(cachelib.errors, kind) else "ForebayError"
-    return {"failure": known, "message": str(error)}
+    failure = {"failure": known, "message": str(error)}
+    if isinstance(error, SourceError) and error.source is not None:
+        failure["source"] = error.source
+    return failure
 
 
 def _failed(storage: Storage, job: Job) -> dict[str, Any] | None:
@@ -225,4 +228,7 @@ def take_failure(job: Job) -> ForebayError | None:
         return None
     storage.delete_prefix(failure_key(job))
     kind: type[ForebayError] = getattr(cachelib.errors, failure["failure"])
-    return kind(failure["message"])
+    error = kind(failure["message"])
+    if isinstance(error, SourceError):
+        error.source = failure.get("source")
+    return error

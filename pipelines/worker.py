@@ -8,14 +8,16 @@ last published part and makes the same parts as a run that was never interrupted
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
+from cachelib.errors import SourceError
 from cachelib.format.shard import Cover, Manifest, ShardWriter, publish, read_manifest
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
@@ -26,7 +28,7 @@ from pipelines.overlap import AtOnce, WriteBehind, read_ahead
 from pipelines.plan import Piece, Plan, shard_id
 from pipelines.runs import RunWriter
 from pipelines.sources import read, url_of
-from pipelines.sources.records import Records, Source
+from pipelines.sources.records import Reading, Records, Source
 from pipelines.sources.watch import Stamp, check_inspected, check_unchanged
 from pipelines.tokenization import Encoder, differing
 from pipelines.tokenization.arrow import buffers, take
@@ -58,6 +60,7 @@ class Workplace:
         roots: where the plan's sources lie in this run.
         inspected_ns: when the sources were inspected for this run, since the epoch.
         encoder: of the plan's tokenizer.
+        records: gives those in a range of a source that is no file; None for `sources.read`.
     """
 
     storage: Storage
@@ -66,6 +69,12 @@ class Workplace:
     roots: tuple[str, ...]
     inspected_ns: int
     encoder: Encoder
+    records: Callable[[str, Source, int, int | None, Reading], Iterator[Records]] | None = None
+
+    def read(self, url: str, piece: Piece) -> Iterator[Records]:
+        """The records of a piece, which lies at a URL."""
+        source = self.plan.sources[piece.source]
+        return (self.records or read)(url, source, piece.start, piece.stop, self.plan.reading)
 
 
 @dataclass(frozen=True)
@@ -150,15 +159,26 @@ def _published(work: Workplace, split: int, part: int) -> Manifest | None:
 def _batches(work: Workplace, index: int, piece: Piece) -> Iterator[_Batch]:
     source = work.plan.sources[piece.source]
     url = url_of(work.roots[source.root], source)
-    mark = check_inspected(url, source, work.inspected_ns)
     before: Records | None = None
-    for records in read(url, source, piece.start, piece.stop, work.plan.reading):
-        if before is not None:
-            yield _Batch(index, before, False, url, mark)
-        before = records
+    with _blaming(source.name):
+        mark = check_inspected(url, source, work.inspected_ns)
+        for records in work.read(url, piece):
+            if before is not None:
+                yield _Batch(index, before, False, url, mark)
+            before = records
     if before is None:
         before = Records.empty(work.plan.reading, piece.start, piece.stop or piece.start)
     yield _Batch(index, before, True, url, mark)
+
+
+@contextmanager
+def _blaming(name: str) -> Iterator[None]:
+    """Errors of a source say which one it is."""
+    try:
+        yield
+    except SourceError as error:
+        error.source = name
+        raise
 
 
 def _write_parts(
@@ -177,12 +197,12 @@ def _write_parts(
         for border in borders.within(event.piece, source, event.records):
             if border > at:
                 part.add(event.piece, source.name, _between(event.records, at, border))
-                part.stamps[event.url] = event.stamp
+                part.stamps[source.name, event.url] = event.stamp
             yield part.publish(following=(event.piece, border))
             part = _Part(work, begin.split, part.number + 1, behind)
             at = border
         part.add(event.piece, source.name, _between(event.records, at, event.records.stop))
-        part.stamps[event.url] = event.stamp
+        part.stamps[source.name, event.url] = event.stamp
         if event.ends:
             part.close_piece(source, piece)
     yield part.publish(following=None)
@@ -228,7 +248,7 @@ class _Part:
     behind: WriteBehind | AtOnce
     exact: bool = False
     covers: list[Cover] = field(default_factory=list)
-    stamps: dict[str, Stamp | None] = field(default_factory=dict)
+    stamps: dict[tuple[str, str], Stamp | None] = field(default_factory=dict)
     _covered: int = -1  # the piece of the last cover
     _waiting: list[tuple[str, Records]] = field(default_factory=list)
     _waiting_bytes: int = 0
@@ -320,8 +340,9 @@ class _Part:
         """Publish what is written, or what is written anew where the audit finds a difference."""
         if self._audit_differs():
             return self._again(following)
-        for url, before in self.stamps.items():
-            check_unchanged(url, before)
+        for (name, url), before in self.stamps.items():
+            with _blaming(name):
+                check_unchanged(url, before)
         manifest = self._writer.finish(
             covers=self.covers,
             counts=self._counts,
@@ -347,13 +368,20 @@ class _Part:
         again = _Part(self.work, self.split, self.number, AtOnce(), exact=True)
         again._count("redone", 1)
         again.stamps |= self.stamps
-        sources = {source.name: source for source in self.work.plan.sources}
-        for piece, cover in enumerate(self.covers):
-            source = sources[cover.source]
+        sources = {source.name: index for index, source in enumerate(self.work.plan.sources)}
+        for number, cover in enumerate(self.covers):
+            index = sources[cover.source]
+            source = self.work.plan.sources[index]
             url = url_of(self.work.roots[source.root], source)
             stop = None if cover.ends and source.extent is None else cover.stop
+<<<<<<< HEAD
             for records in read(url, source, cover.start, stop, self.work.plan.reading):
                 again.add(piece, cover.source, records)
+=======
+            with _blaming(cover.source):
+                for records in self.work.read(url, Piece(index, cover.start, stop)):
+                    again.add(number, cover.source, records, 0)
+>>>>>>> 84369ed (Take files in as they come, by one batch run after another: watch)
             again.covers[-1] = cover
         return again.publish(following).result()
 

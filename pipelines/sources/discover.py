@@ -9,16 +9,16 @@ import re
 import stat
 import time
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from cachelib.errors import SourceError
 from cachelib.format.ledger import commit_key
 from cachelib.format.storage import not_utf8
 from pipelines.sources import files
-from pipelines.sources.inspect import format_by_name, inspect
+from pipelines.sources.inspect import CHECKSUMS, format_by_name, inspect
 from pipelines.sources.records import FORMATS, Source
 
 THREADS = 16
@@ -67,21 +67,30 @@ class Listing:
         root: folder or URL without a slash at the end.
         paths: the files, relative to the root.
         skipped: (path, why) of files that are left out; a folder ends with a slash.
+        stamps: what a remote store's listing says of a file's content, by path.
     """
 
     root: str
     paths: tuple[str, ...]
     skipped: tuple[tuple[str, str], ...] = ()
+    stamps: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, order=True)
-class _Found:
-    """One file before it is inspected."""
+class File:
+    """One file before it is inspected.
+
+    Attributes:
+        name: as of its source.
+        url, root, path: where it lies.
+        stamp: what its store's listing says of its content; "" where that is not known.
+    """
 
     name: str
     url: str
     root: str
     path: str
+    stamp: str = field(default="", compare=False)
 
 
 def discover(inputs: Sequence[str], *, format: str | None = None) -> Discovery:
@@ -106,27 +115,46 @@ def discover(inputs: Sequence[str], *, format: str | None = None) -> Discovery:
     if not inputs:
         raise SourceError("no inputs: name at least one file, folder or glob")
     inspected_ns = time.time_ns()
-    found: set[_Found] = set()
+    found: set[File] = set()
     skipped: set[tuple[str, str]] = set()
     for given in inputs:
-        name, pattern = split_name(given)
-        listing = list_files(pattern, any_suffix=format is not None)
-        if not listing.paths:
-            raise SourceError(_nothing(given, listing))
-        skipped.update((files.join(listing.root, path), why) for path, why in listing.skipped)
-        for path in listing.paths:
-            url = files.join(listing.root, path)
-            full = f"{name}/{_name(path, url)}" if name else _name(path, url)
-            found.add(_Found(full, url, listing.root, path))
+        files_there, left_out = files_of(given, any_suffix=format is not None)
+        found.update(files_there)
+        skipped.update(left_out)
     ordered = sorted(found)
-    _check_unique(ordered)
-    roots = tuple(sorted({item.root for item in ordered}))
-    index = {root: number for number, root in enumerate(roots)}
+    for _, fault in clashes(ordered):
+        raise SourceError(fault)
+    roots = tuple(sorted({file.root for file in ordered}))
     with ThreadPoolExecutor(THREADS, "inspect") as pool:
-        sources = pool.map(
-            lambda item: inspect(item.url, index[item.root], item.name, item.path, format), ordered
-        )
+        sources = pool.map(lambda file: inspect_file(file, roots, format), ordered)
         return Discovery(roots, tuple(sources), tuple(sorted(skipped)), inspected_ns)
+
+
+def files_of(given: str, *, any_suffix: bool) -> tuple[list[File], list[tuple[str, str]]]:
+    """The files that one input stands for, and (URL, why) of what is left out.
+
+    Raises:
+        SourceError: it matches nothing.
+    """
+    name, pattern = split_name(given)
+    listing = list_files(pattern, any_suffix=any_suffix)
+    if not listing.paths:
+        raise SourceError(_nothing(given, listing))
+    found = []
+    for path in listing.paths:
+        url = files.join(listing.root, path)
+        full = f"{name}/{_name(path, url)}" if name else _name(path, url)
+        found.append(File(full, url, listing.root, path, listing.stamps.get(path, "")))
+    return found, [(files.join(listing.root, path), why) for path, why in listing.skipped]
+
+
+def inspect_file(file: File, roots: Sequence[str], format: str | None) -> Source:
+    """The source that a file is; `roots` are those of the request, the file's among them.
+
+    Raises:
+        SourceError: as of `inspect`.
+    """
+    return inspect(file.url, roots.index(file.root), file.name, file.path, format)
 
 
 def split_name(given: str) -> tuple[str | None, str]:
@@ -232,14 +260,26 @@ def _list_remote(url: str, any_suffix: bool) -> Listing:
         if base.endswith("/") or (not is_http and store.isdir(path)):
             root = base.rstrip("/")
             found = store.find(path, detail=True)
-            return _folder(root, _outside_caches(_below(store, root, found)), any_suffix)
+            listing = _folder(root, _outside_caches(_below(store, root, found)), any_suffix)
+            return replace(listing, stamps=_stamps(root, found))
         if not store.exists(path):
             raise SourceError(f"{url}: there is no such file or folder; check the URL")
         root, _, name = base.rpartition("/")
         return Listing(root, (f"{name}?{query}" if query else name,))
     root, relative = split_glob(url)
     found = store.glob(path, detail=True)
-    return _matches(root, relative, _below(store, root, found))
+    listing = _matches(root, relative, _below(store, root, found))
+    return replace(listing, stamps=_stamps(root, found))
+
+
+def _stamps(root: str, found: dict[str, dict]) -> dict[str, str]:
+    """What a listing says of the content of files, by their paths below the root."""
+    prefix = files.filesystem(root)[1].rstrip("/") + "/"
+    told = ("size", *CHECKSUMS, "mtime", "LastModified", "updated")
+    return {
+        path.removeprefix(prefix): " ".join(str(info[key]) for key in told if info.get(key))
+        for path, info in found.items()
+    }
 
 
 def _below(store: object, root: str, found: dict[str, dict]) -> Iterator[tuple[str, str | None]]:
@@ -339,21 +379,29 @@ def _name(path: str, url: str) -> str:
     return unicodedata.normalize("NFC", path)
 
 
-def _check_unique(ordered: list[_Found]) -> None:
-    names: dict[str, _Found] = {}
-    urls: dict[str, _Found] = {}
-    for item in ordered:
-        other = names.setdefault(item.name, item)
-        if other.url != item.url:
-            raise SourceError(
-                f"two files have the name {item.name!r}: {other.url} and {item.url}; "
-                "give their inputs names, as in NAME=PATTERN"
+def clashes(ordered: Iterable[File]) -> Iterator[tuple[File, str]]:
+    """The files that have another one's name, or another name than before, each with the fault."""
+    names: dict[str, File] = {}
+    urls: dict[str, File] = {}
+    for file in ordered:
+        other = names.setdefault(file.name, file)
+        if other.url != file.url:
+            yield (
+                file,
+                (
+                    f"two files have the name {file.name!r}: {other.url} and {file.url}; "
+                    "give their inputs names, as in NAME=PATTERN"
+                ),
             )
-        other = urls.setdefault(item.url, item)
-        if other.name != item.name:
-            raise SourceError(
-                f"{item.url}: is given twice, as {other.name!r} and as {item.name!r}; "
-                "leave one of the inputs out"
+            continue
+        other = urls.setdefault(file.url, file)
+        if other.name != file.name:
+            yield (
+                file,
+                (
+                    f"{file.url}: is given twice, as {other.name!r} and as {file.name!r}; "
+                    "leave one of the inputs out"
+                ),
             )
 
 

@@ -39,15 +39,16 @@ def read(
             f"leave out keep (--keep) of {names}, or name another format"
         )
 
-    found = _records(url, source, start, stop, reading)
-    if reading.holdout is None and reading.map is None:
-        yield from found
-        return
-    with closing(found):
+    with closing(_records(url, source, start, stop, reading)) as found:
         for records in found:
-            if reading.holdout is not None:
-                records = reading.holdout.of(source.name, records)
-            yield records if reading.map is None else mapping.apply(records, reading)
+            yield as_read(records, source.name, reading)
+
+
+def as_read(records: Records, source: str, reading: Reading) -> Records:
+    """The records of a source that are read, changed as they are to be."""
+    if reading.holdout is not None:
+        records = reading.holdout.of(source, records)
+    return records if reading.map is None else mapping.apply(records, reading)
 
 
 def _records(

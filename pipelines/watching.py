@@ -1,0 +1,305 @@
+"""Watch: new files into a cache by one batch run after another, for as long as it is let.
+
+Beam is started once. A look that finds nothing new costs a listing, and no commit.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from cachelib.errors import ForebayError, LedgerConflict, SourceChanged, SourceError, StorageError
+from cachelib.format.ledger import Ledger, add_counts
+from cachelib.format.storage import Storage
+from cachelib.words import counted
+from pipelines.commit import seal
+from pipelines.config import BuildConfig, GrowthConfig
+from pipelines.eras import EraClock
+from pipelines.launcher import Done, take_in
+from pipelines.progress import Progress
+from pipelines.quarantine import SetAside, read_quarantine, release, set_aside
+from pipelines.request import Request, belongs_to, cache_url, inquire
+from pipelines.sources import Discovery, Source
+from pipelines.sources.arrivals import Arrivals
+from pipelines.sources.discover import THREADS, File, inspect_file
+
+TRIES = 8
+"""Rounds that may fail one after another, for reasons that may pass, before the watch ends."""
+
+LONGEST_PAUSE = 60.0
+"""Seconds between two rounds that fail, at most."""
+
+CHANGES = 3
+"""Times that a file may be found changed while it is read before it is set aside."""
+
+
+@dataclass
+class Watched:
+    """What a watch has seen and done so far.
+
+    Attributes:
+        url: of the cache.
+        version: newest version, -1 where there is no cache yet.
+        rows: of the cache.
+        files: sources taken in.
+        commits, new_rows, new_tokens, records, rejects: of the commits since the watch began.
+        changed: names of files left out because they changed after they were taken in.
+        damaged: names of files set aside because they cannot be used, with the fault.
+        vanished: files that went before they were read.
+    """
+
+    url: str
+    version: int = -1
+    rows: int = 0
+    files: int = 0
+    commits: int = 0
+    new_rows: int = 0
+    new_tokens: int = 0
+    records: int = 0
+    rejects: dict[str, int] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    damaged: dict[str, str] = field(default_factory=dict)
+    vanished: int = 0
+
+
+def watch(
+    config: BuildConfig,
+    growth: GrowthConfig,
+    *,
+    stopped: threading.Event,
+    tell: Callable[[str], None] = lambda line: None,
+    show: Callable[[Progress], None] | None = None,
+    beam_arguments: Sequence[str] = (),
+) -> Watched:
+    """Take in files as they come, until it is stopped.
+
+    Args:
+        config, growth: as `growing_config` gives them.
+        stopped: set to end it after the pipeline that is running.
+        tell: called with a line for whatever happens.
+        show: called with the progress of what is being taken in.
+        beam_arguments: further options of the Beam runner.
+
+    Raises:
+        ForebayError: of the kind that fits; what was committed before stays.
+    """
+    watching = _Watch(config, growth, stopped, tell, show, beam_arguments)
+    failures = 0
+    while not stopped.is_set():
+        pause = growth.every
+        try:
+            watching.round()
+            failures = 0
+        except Exception as error:
+            failures += 1
+            if failures == TRIES or not _may_pass(error):
+                raise
+            pause = min(LONGEST_PAUSE, growth.every * 2**failures)
+            tell(f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}; trying again")
+        stopped.wait(pause)
+    watching.end()
+    return watching.seen
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether another round may do better: stores and engines fail now and then."""
+    ours = isinstance(error, ForebayError)
+    return not ours or isinstance(error, StorageError | LedgerConflict | SourceError)
+
+
+class _Watch:
+    """The rounds of a watch, and what one round leaves to the next."""
+
+    def __init__(
+        self,
+        config: BuildConfig,
+        growth: GrowthConfig,
+        stopped: threading.Event,
+        tell: Callable[[str], None],
+        show: Callable[[Progress], None] | None,
+        beam_arguments: Sequence[str],
+    ) -> None:
+        self._config = config
+        self._stopped = stopped
+        self._tell = tell
+        self._show = show
+        self._beam_arguments = beam_arguments
+        self._storages = [
+            Storage.at(cache_url(config, held))
+            for held in ((False, True) if config.holdout else (False,))
+        ]
+        self._arrivals = Arrivals(
+            config.inputs,
+            any_suffix=config.format is not None,
+            settle_seconds=growth.settle,
+            leave_out=lambda file: belongs_to(config, file.url),
+        )
+        self._eras = [EraClock(growth.seal_after, growth.seal_bytes) for _ in self._storages]
+        self._requests: list[Request] | None = None
+        self._quarantine = read_quarantine(self._storages[0])
+        self._changes: dict[str, int] = {}
+        self._told: set[str] = set()
+        self.seen = Watched(self._storages[0].url)
+        head = Ledger(self._storages[0]).head()
+        self._head = -1 if head is None else head
+        self._take_stock()
+
+    def round(self) -> None:
+        """Look once, and take in what has come."""
+        look = self._arrivals.look()
+        for line in look.nothing:
+            self._tell_once(f"nothing yet: {line}")
+        self._have_vanished(look.vanished)
+        for name, fault in look.clashing:
+            self.seen.damaged[name] = fault
+            self._tell(f"set aside {name}: {fault}")
+        new = {file.name: file for file in look.settled if not self._is_set_aside(file)}
+        if new:
+            try:
+                self._take_in(new)
+            except BaseException:
+                self._arrivals.forget(new)
+                raise
+            finally:
+                self._take_stock()
+        for storage, era in zip(self._storages, self._eras, strict=True):
+            if era.due:
+                seal(storage)
+                era.see(Ledger(storage).snapshot())
+
+    def end(self) -> None:
+        """Let the rows that are there be an era."""
+        for storage in self._storages:
+            if Ledger(storage).head() is not None:
+                seal(storage)
+        self._take_stock()
+
+    def _take_in(self, new: dict[str, File]) -> None:
+        inspected_ns = time.time_ns()
+        roots = tuple(sorted({file.root for file in new.values()}))
+        sources = self._inspect(new, roots)
+        while sources:
+            discovery = Discovery(roots, tuple(sources.values()), (), inspected_ns)
+            try:
+                done = self._run(discovery)
+            except SourceError as error:
+                if error.source not in sources:
+                    raise
+                del sources[error.source]
+                self._has_fault(new[error.source], error)
+                continue
+            for name in done.changed:
+                self._leave_out(name)
+            if done.whole:
+                self._were_taken(set(sources) - set(done.changed))
+            return
+
+    def _inspect(self, new: Mapping[str, File], roots: Sequence[str]) -> dict[str, Source]:
+        """The sources that files are, by name and in its order, but for those with a fault."""
+
+        def inspect(file: File) -> Source | SourceError:
+            try:
+                return inspect_file(file, roots, self._config.format)
+            except SourceError as error:
+                return error
+
+        files = sorted(new.values())
+        with ThreadPoolExecutor(THREADS, "inspect") as pool:
+            found = list(pool.map(inspect, files))
+        for file, result in zip(files, found, strict=True):
+            if isinstance(result, SourceError):
+                self._has_fault(file, result)
+        return {source.name: source for source in found if isinstance(source, Source)}
+
+    def _run(self, discovery: Discovery) -> Done:
+        """Bring the caches up to date; returns what was done for the last of them."""
+        if self._requests is None:
+            held = (False, True)[: len(self._storages)]
+            self._requests = [inquire(self._config, discovery, held=each) for each in held]
+            for note in self._requests[0].prepared.notes:
+                self._tell(f"note: {note}")
+        for request in self._requests:
+            done = take_in(
+                replace(request, discovery=discovery),
+                self._show,
+                self._beam_arguments,
+                grows=True,
+                stopped=self._stopped.is_set,
+            )
+        return done
+
+    def _take_stock(self) -> None:
+        """Count what was committed since the last time."""
+        for storage, era in zip(self._storages, self._eras, strict=True):
+            if Ledger(storage).head() is not None:
+                era.see(Ledger(storage).snapshot())
+        ledger, seen = Ledger(self._storages[0]), self.seen
+        head = ledger.head()
+        if head is None:
+            return
+        commits = ledger.commits(self._head + 1, head + 1) if head > self._head else []
+        self._head, seen.version = head, head
+        rows = sum(int(commit.entries.rows.sum()) for commit in commits)
+        tokens = sum(int(commit.entries.elements["tokens"].sum()) for commit in commits)
+        seen.rows = ledger.commit(head).totals["rows"]
+        seen.commits += len(commits)
+        seen.new_rows += rows
+        seen.new_tokens += tokens
+        seen.records += sum(commit.records for commit in commits)
+        rejects = add_counts(commit.rejects for commit in commits)
+        seen.rejects = add_counts([seen.rejects, rejects])
+        if any(commit.records for commit in commits):
+            lost = f", {counted(sum(rejects.values()), 'reject')}" if rejects else ""
+            self._tell(
+                f"version {head}: {counted(rows, 'row')} and {counted(tokens, 'token')} more{lost}"
+            )
+
+    def _were_taken(self, names: set[str]) -> None:
+        self.seen.files += len(names)
+        for name in names & set(self._quarantine):
+            release(self._storages[0], name)
+            del self._quarantine[name]
+            self.seen.damaged.pop(name, None)
+
+    def _is_set_aside(self, file: File) -> bool:
+        before = self._quarantine.get(file.name)
+        if before is None or before.stamp != file.stamp:
+            return False
+        self.seen.damaged[file.name] = before.message
+        self._tell_once(f"set aside before {file.name}: {before.message}")
+        return True
+
+    def _have_vanished(self, names: Sequence[str]) -> None:
+        self.seen.vanished += len(names)
+        for name in names:
+            self._tell(f"vanished {name}: it went before it was read")
+
+    def _leave_out(self, name: str) -> None:
+        self.seen.changed.add(name)
+        self._tell(f"left out {name}: it changed after it was taken in")
+
+    def _has_fault(self, file: File, error: SourceError) -> None:
+        """Set a file aside, unless it has gone or changed meanwhile."""
+        now = self._arrivals.find(file.name)
+        if now is None:
+            self._have_vanished([file.name])
+            return
+        if now.stamp != file.stamp or isinstance(error, SourceChanged):
+            self._changes[file.name] = self._changes.get(file.name, 0) + 1
+            if self._changes[file.name] < CHANGES:
+                self._arrivals.forget([file.name])
+                self._tell(f"waiting for {file.name}: it changed while it was read")
+                return
+        found = SetAside(file.name, now.stamp, type(error).__name__, str(error))
+        set_aside(self._storages[0], found)
+        self._quarantine[file.name] = found
+        self.seen.damaged[file.name] = found.message
+        self._tell(f"set aside {file.name}: {error}")
+
+    def _tell_once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self._tell(line)

@@ -1,0 +1,267 @@
+"""Watching: files that come, settle, change, vanish or are damaged, and eras that end."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cachelib
+from cachelib.errors import CacheNotFound
+from cachelib.format.coverage import merge
+from cachelib.format.ledger import Ledger
+from cachelib.format.storage import Storage
+from pipelines import watching
+from pipelines.config import ConfigError, growing_config
+from pipelines.quarantine import read_quarantine
+from pipelines.sources.arrivals import Arrivals
+from pipelines.watching import Watched, watch
+from tests.pipelines.conftest import sentences, write_jsonl
+
+# Beam's FnApiRunner.
+
+
+class Running:
+    """A watch in a thread, and what it told."""
+
+    def __init__(self, folder: Path, tokenizer: str, to: Path, **more: Any) -> None:
+        self.lines: list[str] = []
+        self.stopped = threading.Event()
+        self.seen: Watched | None = None
+        values = {"every": 0.05, "settle": 0.0, "inputs": [str(folder)], "to": str(to), **more}
+        self.configs = growing_config({"tokenizer": tokenizer, **values})
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.seen = watch(*self.configs, stopped=self.stopped, tell=self.lines.append)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline, self.lines
+            assert self.thread.is_alive(), self.lines
+            time.sleep(0.02)
+
+    def told(self, words: str) -> bool:
+        return any(words in line for line in self.lines)
+
+    def end(self) -> Watched:
+        self.stopped.set()
+        self.thread.join(60)
+        assert self.seen is not None, self.lines
+        return self.seen
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def start(folder: Path, tokenizer: str, tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    running: list[Running] = []
+
+    def begin(**more: Any) -> Running:
+        running.append(Running(folder, tokenizer, tmp_path / "cache", **more))
+        return running[-1]
+
+    yield begin
+    for each in running:
+        each.stopped.set()
+        each.thread.join(60)
+
+
+def put(folder: Path, name: str, count: int, seed: int) -> None:
+    """Write a file elsewhere and rename it into place."""
+    draft = folder.parent / f"{name}.draft"
+    write_jsonl(draft, sentences(count, seed))
+    draft.rename(folder / name)
+
+
+def rows(path: Path) -> int:
+    try:
+        return len(cachelib.open(path))
+    except CacheNotFound:
+        return 0
+
+
+def coverage(path: Path) -> dict[str, Any]:
+    ledger = Ledger(Storage.at(path))
+    return merge(ledger.coverage_deltas(ledger.snapshot()))
+
+
+def test_files_that_come_are_taken_in_once(
+    folder: Path, start: Callable[..., Running], tmp_path: Path
+) -> None:
+    running = start()
+    running.until(lambda: running.told("nothing yet"))
+    for number in range(3):
+        put(folder, f"{number}.jsonl", 20, number)
+        running.until(lambda: rows(tmp_path / "cache") == 20 * (number + 1))  # noqa: B023
+    versions = cachelib.open(tmp_path / "cache").version
+    time.sleep(0.5)
+    assert cachelib.open(tmp_path / "cache").version == versions  # idle: no commit
+    seen = running.end()
+    assert (seen.files, seen.new_rows, seen.rows) == (3, 60, 60)
+    again = start()
+    time.sleep(0.5)
+    assert again.end().commits == 0
+    cache = cachelib.open(tmp_path / "cache")
+    assert set(coverage(tmp_path / "cache")) == {"0.jsonl", "1.jsonl", "2.jsonl"}
+    assert cache.snapshot.eras.tolist()[-1] == 60  # sealed at the end
+
+
+def test_a_file_that_grows_after_it_was_taken_in_is_left_out_once(
+    folder: Path, start: Callable[..., Running], tmp_path: Path
+) -> None:
+    put(folder, "a.jsonl", 10, 0)
+    running = start()
+    running.until(lambda: rows(tmp_path / "cache") == 10)
+    with (folder / "a.jsonl").open("a") as file:
+        file.write('{"text": "late"}\n')
+    running.until(lambda: running.told("left out a.jsonl"))
+    put(folder, "b.jsonl", 5, 1)
+    running.until(lambda: rows(tmp_path / "cache") == 15)
+    seen = running.end()
+    assert seen.changed == {"a.jsonl"}
+    assert sum("left out a.jsonl" in line for line in running.lines) == 1
+
+
+def test_a_damaged_file_is_set_aside_until_it_changes(
+    folder: Path, start: Callable[..., Running], tmp_path: Path
+) -> None:
+    put(folder, "good.jsonl", 10, 0)
+    put(folder, "plain", 30, 1)
+    whole = gzip.compress((folder / "plain").read_bytes())
+    (folder / "plain").unlink()
+    (folder / "half.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    (folder / "odd.txt").write_bytes("text".encode("utf-16"))
+    running = start()
+    running.until(lambda: rows(tmp_path / "cache") == 10)
+    running.until(lambda: running.told("set aside half") and running.told("set aside odd"))
+    put(folder, "more.jsonl", 10, 2)
+    running.until(lambda: rows(tmp_path / "cache") == 20)
+    seen = running.end()
+    assert set(seen.damaged) == {"half.jsonl.gz", "odd.txt"}
+    assert set(read_quarantine(Storage.at(tmp_path / "cache"))) == set(seen.damaged)
+    again = start()
+    again.until(lambda: again.told("set aside before half"))
+    assert not again.told("set aside half")
+    (folder / "half.jsonl.gz").write_bytes(whole)
+    again.until(lambda: rows(tmp_path / "cache") == 50)
+    assert set(again.end().damaged) == {"odd.txt"}
+    assert set(read_quarantine(Storage.at(tmp_path / "cache"))) == {"odd.txt"}
+
+
+def test_bad_records_are_counted_and_a_cache_may_begin_without_a_row(
+    folder: Path, start: Callable[..., Running], tmp_path: Path
+) -> None:
+    (folder / "a.jsonl").write_text('{"text": 1}\nnothing\n' * 15)
+    running = start()
+    running.until(lambda: running.told("30 rejects"))
+    put(folder, "b.jsonl", 5, 1)
+    running.until(lambda: rows(tmp_path / "cache") == 5)
+    assert sum(running.end().rejects.values()) == 30
+
+
+def test_eras_end_by_time(folder: Path, start: Callable[..., Running], tmp_path: Path) -> None:
+    put(folder, "a.jsonl", 5, 0)
+    running = start(seal_after=0.4)
+
+    def eras() -> int:
+        return len(cachelib.open(tmp_path / "cache").snapshot.eras)
+
+    running.until(lambda: rows(tmp_path / "cache") == 5 and eras() == 1)
+    put(folder, "b.jsonl", 5, 1)
+    running.until(lambda: rows(tmp_path / "cache") == 10 and eras() == 2)
+    running.end()
+    assert eras() == 2
+
+
+def test_a_file_that_goes_while_it_is_read_is_counted(
+    folder: Path,
+    start: Callable[..., Running],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = watching.inspect_file
+
+    def inspect(file: Any, *rest: Any) -> Any:
+        found = real(file, *rest)
+        if file.name == "gone.jsonl":
+            Path(file.url).unlink()
+        return found
+
+    monkeypatch.setattr(watching, "inspect_file", inspect)
+    put(folder, "gone.jsonl", 5, 0)
+    put(folder, "here.jsonl", 5, 1)
+    running = start()
+    running.until(lambda: rows(tmp_path / "cache") == 5)
+    assert running.end().vanished == 1
+    assert read_quarantine(Storage.at(tmp_path / "cache")) == {}
+
+
+def test_arrivals_settle_change_and_vanish(folder: Path) -> None:
+    now = 0.0
+    looks = Arrivals([str(folder)], any_suffix=False, settle_seconds=5, clock=lambda: now)
+    assert looks.look().nothing
+    path = folder / "a.jsonl"
+    path.write_text("{}\n")
+    assert (looks.look().settled, looks.look().waiting) == ((), 1)
+    now = 4
+    path.write_text("{}\n{}\n")  # it grows: the time begins anew
+    assert looks.look().settled == ()
+    now = 8.9
+    assert looks.look().settled == ()
+    now = 9
+    assert [file.name for file in looks.look().settled] == ["a.jsonl"]
+    assert looks.look().settled == ()
+    path.write_text("{}\n{}\n{}\n")
+    assert looks.look().waiting == 1
+    path.unlink()
+    assert looks.look().vanished == ("a.jsonl",)
+    write_jsonl(path, ["old"])
+    os.utime(path, (1, 1))  # written long ago, and renamed into place
+    assert [file.name for file in looks.look().settled] == ["a.jsonl"]
+    looks.forget(["a.jsonl"])
+    assert [file.name for file in looks.look().settled] == ["a.jsonl"]
+
+
+def test_keys_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"finish \(--finish\) cannot be set"):
+        growing_config({"inputs": ["x"], "to": "y", "tokenizer": "z", "finish": True})
+    with pytest.raises(ConfigError, match="settle"):
+        growing_config({"inputs": ["x"], "to": "y", "tokenizer": "z", "settle": -1})
+
+
+def test_the_command_ends_by_a_signal_and_says_what_it_saw(
+    folder: Path, tokenizer: str, tmp_path: Path
+) -> None:
+    put(folder, "a.jsonl", 10, 0)
+    to = tmp_path / "cache"
+    command = [sys.executable, "-m", "pipelines.entry", "watch", str(folder), "--to", str(to)]
+    options = ["--tokenizer", tokenizer, "--every", "0.1", "--settle", "0"]
+    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while rows(to) < 10:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert "taken in     1 file, 10 records: 10 rows" in output
