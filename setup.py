@@ -32,6 +32,7 @@ EXTRAS = {
         "hypothesis>=6.100",
         "mypy==2.4.*",
         "packaging",
+        "psutil>=5.9",
         "pytest>=8",
         "pytest-xdist>=3.5",
         "ruff==0.17.*",

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["build", "compact", "delete", "gc", "read_jsonl", "read_parquet", "read_text"]
+__all__ = [
+    "build",
+    "compact",
+    "delete",
+    "gc",
+    "read_jsonl",
+    "read_parquet",
+    "read_text",
+    "stream",
+    "watch",
+]
 
 
 def build(**values: Any) -> Any:
@@ -59,3 +69,19 @@ def read_text(inputs: Any, **options: Any) -> Any:
     from pipelines.lazy import read_text as read
 
     return read(inputs, **options)
+
+
+def stream(stopped: Any, **values: Any) -> Any:
+    """Take in files by an unbounded pipeline; see `pipelines.streams.launcher.stream`."""
+    from pipelines.config import growing_config
+    from pipelines.streams.launcher import stream as run
+
+    return run(*growing_config(values, "stream"), stopped=stopped)
+
+
+def watch(stopped: Any, **values: Any) -> Any:
+    """Take in files as they come until an event is set; see `pipelines.watching.watch`."""
+    from pipelines.config import growing_config
+    from pipelines.watching import watch as run
+
+    return run(*growing_config(values), stopped=stopped)

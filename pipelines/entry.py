@@ -17,6 +17,8 @@ from typing import NoReturn
 _MODULES = {
     "build": "pipelines.cli",
     "plan": "pipelines.cli",
+    "watch": "pipelines.growing",
+    "stream": "pipelines.growing",
     "compact": "pipelines.maintenance.cli",
     "delete": "pipelines.maintenance.cli",
     "gc": "pipelines.maintenance.cli",
@@ -39,6 +41,8 @@ _USAGE = """usage: forebay COMMAND ...
 
   build    bring a cache up to date with its sources
   plan     show what build would do
+  watch    take files in as they come, by one batch run after another
+  stream   take files in as they come, by an unbounded pipeline
   compact  pack small shards into larger ones, and drop the bytes of deleted rows
   delete   delete rows by source, by row or by what their columns hold
   gc       delete what no version needs that is kept, and what killed writers left

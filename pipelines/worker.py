@@ -374,14 +374,9 @@ class _Part:
             source = self.work.plan.sources[index]
             url = url_of(self.work.roots[source.root], source)
             stop = None if cover.ends and source.extent is None else cover.stop
-<<<<<<< HEAD
-            for records in read(url, source, cover.start, stop, self.work.plan.reading):
-                again.add(piece, cover.source, records)
-=======
             with _blaming(cover.source):
                 for records in self.work.read(url, Piece(index, cover.start, stop)):
-                    again.add(number, cover.source, records, 0)
->>>>>>> 84369ed (Take files in as they come, by one batch run after another: watch)
+                    again.add(number, cover.source, records)
             again.covers[-1] = cover
         return again.publish(following).result()
 

@@ -1,0 +1,121 @@
+"""The commands that take in files as they come: watch and stream."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+
+from cachelib.errors import ForebayError
+from cachelib.format.storage import Storage
+from cachelib.words import counted
+from pipelines.cli import descendants, handling, last_line, options_of, parser_of
+from pipelines.config import NOT_GROWING, BuildConfig, GrowthConfig, growing_config
+from pipelines.progress import Terminal
+from pipelines.watching import Watched, watch
+
+FIELDS = {
+    **{name: f for name, f in BuildConfig.model_fields.items() if name not in NOT_GROWING},
+    **GrowthConfig.model_fields,
+}
+"""Every key of a cache that grows."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``watch`` or ``stream``; returns the exit status."""
+    command = arguments[0]
+    parser = parser_of(command, FIELDS)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    known, rest = parser.parse_known_args(arguments[1:])
+    if not known.verbose:
+        # What Beam logs as errors comes with the error that is raised, too.
+        logging.disable(logging.CRITICAL)
+    screen = Terminal()
+    stopped = threading.Event()
+
+    def tell(line: str) -> None:
+        screen.end()
+        if not known.quiet:
+            print(time.strftime("%H:%M:%S"), line, flush=True)
+
+    def stop(signum: int, frame: object) -> None:
+        if stopped.is_set():
+            _end_at_once(signum)
+        stopped.set()
+        with suppress(OSError):  # the terminal may be what has gone
+            os.write(2, b"\nforebay: stopping when what is in work is committed; again: at once\n")
+
+    try:
+        config, growth = growing_config(*options_of(known, FIELDS))
+        if rest and command == "watch" and config.runner in ("embedded", "bundles"):
+            parser.error(f"unknown options {' '.join(rest)} (inputs come first)")
+        beam_arguments = [r for r in rest if r != "--"]
+        with handling(stop):
+            if command == "stream":
+                from pipelines.streams.launcher import stream  # it imports Beam
+
+                version = stream(
+                    config, growth, stopped=stopped, tell=tell, beam_arguments=beam_arguments
+                )
+                print(f"{Storage.at(config.to).url} version {version}")
+                return 0
+            seen = watch(
+                config,
+                growth,
+                stopped=stopped,
+                tell=tell,
+                show=None if known.quiet else screen.show,
+                beam_arguments=beam_arguments,
+            )
+    except ForebayError as error:
+        screen.end()
+        print(f"forebay: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        screen.end()
+        if known.verbose:
+            raise
+        print(f"forebay: the engine failed: {last_line(error)}\n"
+              "What is committed stays; the same command goes on from here. --verbose tells more",
+              file=sys.stderr)  # fmt: skip
+        return 1
+    screen.end()
+    _print_seen(seen, known.json_summary)
+    return 0
+
+
+def _end_at_once(signum: int) -> None:
+    """End this process and its workers: nothing that is committed can be lost."""
+    for child in descendants():
+        with suppress(OSError):
+            os.kill(child, signal.SIGKILL)
+    os._exit(128 + signum)
+
+
+def _print_seen(seen: Watched, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({**asdict(seen), "changed": sorted(seen.changed)}))
+        return
+    print(f"{seen.url} version {seen.version}: {counted(seen.rows, 'row')}")
+    print(
+        f"  taken in     {counted(seen.files, 'file')}, {counted(seen.records, 'record')}: "
+        f"{counted(seen.new_rows, 'row')} and {counted(seen.new_tokens, 'token')} in "
+        f"{counted(seen.commits, 'commit')}"
+    )
+    rejected = ", ".join(f"{count:,} x {reason}" for reason, count in seen.rejects.items())
+    print(f"  rejects      {sum(seen.rejects.values()):,}{f': {rejected}' if rejected else ''}")
+    print(f"  changed      {counted(len(seen.changed), 'file')} left out")
+    print(f"  vanished     {counted(seen.vanished, 'file')}")
+    print(f"  set aside    {counted(len(seen.damaged), 'file')}")
+    for name, fault in sorted(seen.damaged.items()):
+        print(f"    {name}: {fault}")

@@ -1,0 +1,1 @@
+"""Caches that an unbounded pipeline fills: units become shards, and one committer numbers them."""

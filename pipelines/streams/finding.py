@@ -1,0 +1,110 @@
+"""Finding: files that come become units of what the ledger lacks of them. No Beam here."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from cachelib.errors import SourceError
+from cachelib.format import coverage
+from cachelib.format.ledger import Ledger
+from cachelib.format.storage import Storage
+from pipelines.commit import seal
+from pipelines.eras import EraClock
+from pipelines.plan import remaining
+from pipelines.quarantine import SetAside, read_quarantine, set_aside
+from pipelines.sources.arrivals import Arrivals, stamp_of
+from pipelines.sources.discover import File, inspect_file
+from pipelines.streams.units import Stream, Unit, cut_unit
+
+
+class Finder:
+    """Looks for files, look by look; what it remembers only saves work.
+
+    Args:
+        stream: that files are for.
+        inputs, format, settle_seconds: as of `Arrivals` and `discover`.
+    """
+
+    def __init__(
+        self, stream: Stream, inputs: Sequence[str], format: str | None, settle_seconds: float
+    ) -> None:
+        self._stream = stream
+        self._format = format
+        place = stream.storage.local_path
+        self._arrivals = Arrivals(
+            inputs,
+            any_suffix=format is not None,
+            settle_seconds=settle_seconds,
+            leave_out=lambda file: place is not None and file.url.startswith(f"{place}/"),
+        )
+        self._quarantine = read_quarantine(stream.storage)
+
+    def look(self) -> tuple[list[Unit], Counter[str]]:
+        """The units that have come, and how many files went otherwise, by what became of them."""
+        look = self._arrivals.look()
+        counts = Counter(vanished=len(look.vanished), clashing=len(look.clashing))
+        new = [file for file in look.settled if not self._is_set_aside(file)]
+        if not new:
+            return [], counts
+        inspected_ns = time.time_ns()
+        roots = sorted({file.root for file in new})
+        sources, files = [], {}
+        for file in new:
+            try:
+                sources.append(inspect_file(file, roots, self._format))
+                files[file.name] = file
+            except SourceError as error:
+                counts[self._has_fault(file, error)] += 1
+        ledger = Ledger(self._stream.storage)
+        taken = {}
+        if ledger.head() is not None:
+            taken = coverage.merge(ledger.coverage_deltas(ledger.snapshot()))
+        work = remaining(sources, taken)
+        counts["changed"] += len(work.changed)
+        units = []
+        for piece in work.pieces:
+            source = sources[piece.source]
+            file = files[source.name]
+            unit = Unit(
+                source, file.root, file.url, file.stamp, inspected_ns, piece.start, piece.stop
+            )
+            units += cut_unit(self._stream, unit)
+        return units, counts
+
+    def _is_set_aside(self, file: File) -> bool:
+        before = self._quarantine.get(file.name)
+        return before is not None and before.stamp == file.stamp
+
+    def _has_fault(self, file: File, error: SourceError) -> str:
+        now = stamp_of(file.url)
+        if now is None:
+            return "vanished"
+        if now not in (file.stamp, ""):
+            return "changed"  # it is given out again when it has settled
+        fault = SetAside(file.name, file.stamp, type(error).__name__, str(error))
+        set_aside(self._stream.storage, fault)
+        self._quarantine[file.name] = fault
+        return "damaged"
+
+
+class Sealer:
+    """Ends eras of a cache that a stream fills, also while nothing comes."""
+
+    def __init__(self, storage: Storage, seconds: float, size: int) -> None:
+        self._storage = storage
+        self._clock = EraClock(seconds, size)
+        self._seen: int | None = None
+
+    def look(self) -> None:
+        """End an era if it is time."""
+        ledger = Ledger(self._storage)
+        head = ledger.head()
+        if head is None:
+            return
+        if head != self._seen:
+            self._clock.see(ledger.snapshot(head))
+            self._seen = head
+        if self._clock.due:
+            seal(self._storage)
