@@ -1,6 +1,6 @@
-"""The table of options in docs/configuration.md, made from the model that checks them.
+"""The tables of options in docs/, made from the models that check them.
 
-`python -m tests.docs.options` writes it anew.
+`python -m tests.docs.options` writes them anew.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
-from pipelines.config import BuildConfig, HoldoutConfig
+from pydantic import BaseModel
+
+from pipelines.config import BuildConfig, GrowthConfig, HoldoutConfig
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 BEGIN = "<!-- options: begin (written by: python -m tests.docs.options) -->\n"
@@ -24,10 +26,17 @@ _WORDS = {
 }
 
 
-def table() -> str:
-    """The table, one row a key, in the order of the model."""
+GROWTH = Path(__file__).parents[2] / "docs" / "streaming.md"
+GROWTH_MARKS = (
+    "<!-- growth: begin (written by: python -m tests.docs.options) -->\n",
+    "<!-- growth: end -->\n",
+)
+
+
+def table(model: type[BaseModel] = BuildConfig) -> str:
+    """The table of a model, one row a key, in its order."""
     lines = ["| Key | Type | Default | Meaning |", "| --- | --- | --- | --- |"]
-    for name, field in BuildConfig.model_fields.items():
+    for name, field in model.model_fields.items():
         default = "required" if field.is_required() else _shown(name, field.default)
         kind = "size" if name.endswith("_bytes") else _kind(field.annotation)
         lines.append(f"| `{name}` | {kind} | {default} | {field.description} |")
@@ -56,14 +65,19 @@ def _shown(name: str, value: Any) -> str:
     return f"`{str(value).lower()}`"
 
 
-def renewed(document: str) -> str:
-    """A document with the table between its marks."""
-    before, _, rest = document.partition(BEGIN)
-    _, mark, after = rest.partition(END)
+def renewed(
+    document: str, model: type[BaseModel] = BuildConfig, marks: tuple[str, str] = (BEGIN, END)
+) -> str:
+    """A document with the table of a model between its marks."""
+    begin, end = marks
+    before, _, rest = document.partition(begin)
+    _, mark, after = rest.partition(end)
     if not mark:
-        raise ValueError(f"the document lacks the marks {BEGIN!r} and {END!r}")
-    return before + BEGIN + table() + mark + after
+        raise ValueError(f"the document lacks the marks {begin!r} and {end!r}")
+    return before + begin + table(model) + mark + after
 
 
 if __name__ == "__main__":
     DOCUMENT.write_text(renewed(DOCUMENT.read_text("utf-8")), "utf-8")
+    grown = renewed(GROWTH.read_text("utf-8"), GrowthConfig, GROWTH_MARKS)
+    GROWTH.write_text(grown, "utf-8")

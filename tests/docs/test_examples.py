@@ -15,7 +15,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import cachelib
-from pipelines import entry
+from pipelines import cli, entry, growing
+from pipelines.config import GrowthConfig, growing_config
 from tests.docs import options
 from tests.pipelines.conftest import sentences
 
@@ -183,6 +184,20 @@ def test_the_table_of_options_is_that_of_the_model() -> None:
     assert options.renewed(document) == document, (
         "docs/configuration.md is stale; write it anew with: python -m tests.docs.options"
     )
+    document = options.GROWTH.read_text("utf-8")
+    assert options.renewed(document, GrowthConfig, options.GROWTH_MARKS) == document, (
+        "docs/streaming.md is stale; write it anew with: python -m tests.docs.options"
+    )
+
+
+def test_the_commands_of_growing_caches_are_understood() -> None:
+    for _, block in blocks("docs/streaming.md", "sh"):
+        for line in block.splitlines():
+            program, command, *rest = shlex.split(line)
+            assert program == "forebay"
+            known, others = cli.parser_of(command, growing.FIELDS).parse_known_args(rest)
+            assert [other.partition("=")[0] for other in others] in ([], ["--prism_location"])
+            growing_config(*cli.options_of(known, growing.FIELDS))
 
 
 @pytest.mark.parametrize("path", ["README.md", *map("docs/{}".format, [

@@ -7,6 +7,7 @@ import re
 import shutil
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (plan,) = (file.stem for file in (path / "_plans").iterdir())
     job = tasks.Job(Storage.at(path).url, plan, range(1), (), 0, 0.0)
-    tasks.commit(job, [{"failure": "SourceError", "message": "as an example"}])
+    tasks.commit(job, [{"failure": "SourceError", "message": "it is", "source": "an example"}])
     return path
 
 
@@ -152,6 +153,28 @@ def shuffled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build(**OPTIONS, inputs=[str(SOURCES)], to=str(path), order="shuffle(1)",
           show=lambda progress: None)  # fmt: skip
     return path
+
+
+@pytest.fixture(scope="module")
+def streamed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of a stream, with a shard that was cut and a file that was set aside."""
+    from pipelines.config import growing_config
+    from pipelines.streams.finding import Finder
+    from pipelines.streams.launcher import describe
+    from pipelines.streams.sequencing import sequence
+    from pipelines.streams.units import write_unit
+
+    folder = tmp_path_factory.mktemp("streamed")
+    lines = [f'{{"text": "water {number}"}}' for number in range(9)]
+    (folder / "a.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "b.txt").write_bytes("wide".encode("utf-16"))
+    values = {"inputs": [str(folder)], "to": str(folder / "cache")}
+    config, _ = growing_config({**values, "tokenizer": OPTIONS["tokenizer"]})
+    stream = describe(config)
+    ((unit,), _) = Finder(stream, config.inputs, None, 0).look()
+    sequence(stream, write_unit(stream, replace(unit, stop=100)))
+    sequence(stream, write_unit(stream, unit))
+    return folder / "cache"
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +331,7 @@ ELSEWHERE = {
     ("Plan", "tokenizer", "identity"): ("Identity", ("tokenizer",)),
 }
 SECTIONS = ("Commit", "Segment", "Coverage object", "Retirement", "Pin", "Schema", "Identity",
-            "Manifest", "Details", "Reject", "Plan", "Status", "Failure")  # fmt: skip
+            "Manifest", "Details", "Reject", "Plan", "Status", "Failure", "Quarantine")  # fmt: skip
 PATHS = {section: documented(section) for section in SECTIONS}
 Key = tuple[str, tuple[str, ...]]
 
@@ -359,6 +382,8 @@ def stored_objects(path: Path) -> Iterator[tuple[str, Any]]:
             yield "Commit", value
         elif key.startswith("_plans/"):
             yield "Plan", value
+        elif key.startswith("_quarantine/"):
+            yield "Quarantine", value
         elif key.startswith("_status/"):
             yield "Failure" if key.endswith(".failure.json") else "Status", value
         else:
@@ -367,10 +392,10 @@ def stored_objects(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def test_every_key_is_documented_and_every_documented_key_is_stored(
-    fresh: Path, shuffled: Path, long: Path, gapped: Path
+    fresh: Path, shuffled: Path, long: Path, gapped: Path, streamed: Path
 ) -> None:
     seen: set[Key] = set()
-    for path in (CACHE, fresh, shuffled, long, gapped):
+    for path in (CACHE, fresh, shuffled, long, gapped, streamed):
         for section, value in stored_objects(path):
             if path == gapped and section == "Manifest":
                 continue  # written by the tests, which have tasks of their own
