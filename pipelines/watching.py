@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 from cachelib.errors import ForebayError, LedgerConflict, SourceChanged, SourceError, StorageError
@@ -19,7 +20,7 @@ from pipelines.commit import seal
 from pipelines.config import BuildConfig, GrowthConfig
 from pipelines.eras import EraClock
 from pipelines.launcher import Done, take_in
-from pipelines.progress import Progress
+from pipelines.progress import Progress, alive
 from pipelines.quarantine import SetAside, read_quarantine, release, set_aside
 from pipelines.request import Request, belongs_to, cache_url, inquire
 from pipelines.sources import Discovery, Source
@@ -88,19 +89,20 @@ def watch(
     """
     watching = _Watch(config, growth, stopped, tell, show, beam_arguments)
     failures = 0
-    while not stopped.is_set():
-        pause = growth.every
-        try:
-            watching.round()
-            failures = 0
-        except Exception as error:
-            failures += 1
-            if failures == TRIES or not _may_pass(error):
-                raise
-            pause = min(LONGEST_PAUSE, growth.every * 2**failures)
-            tell(f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}; trying again")
-        stopped.wait(pause)
-    watching.end()
+    with watching.alive():
+        while not stopped.is_set():
+            pause = growth.every
+            try:
+                watching.round()
+                failures = 0
+            except Exception as error:
+                failures += 1
+                if failures == TRIES or not _may_pass(error):
+                    raise
+                pause = min(LONGEST_PAUSE, growth.every * 2**failures)
+                tell(f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}; trying again")
+            stopped.wait(pause)
+        watching.end()
     return watching.seen
 
 
@@ -146,6 +148,14 @@ class _Watch:
         head = Ledger(self._storages[0]).head()
         self._head = -1 if head is None else head
         self._take_stock()
+
+    @contextmanager
+    def alive(self) -> Iterator[None]:
+        """Show in each cache that it is being watched for, as long as the block runs."""
+        with ExitStack() as signs:
+            for storage in self._storages:
+                signs.enter_context(alive(storage, "watch"))
+            yield
 
     def round(self) -> None:
         """Look once, and take in what has come."""

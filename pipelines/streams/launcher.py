@@ -22,6 +22,7 @@ from cachelib.format.storage import Storage
 from cachelib.words import counted
 from pipelines.commit import seal
 from pipelines.config import BuildConfig, ConfigError, GrowthConfig, setting
+from pipelines.progress import alive
 from pipelines.request import find_sources, inquire
 from pipelines.sources import Discovery
 from pipelines.streams.transforms import CommitStream, FindFiles, SealEras, StreamShards
@@ -69,9 +70,10 @@ def stream(
     result = _begin(described, config, growth, beam_arguments)
     seen = -1 if head is None else head
     try:
-        while not stopped.is_set() and not PipelineState.is_terminal(result.state):
-            stopped.wait(POLL_SECONDS)
-            seen = _tell_of(storage, seen, tell)
+        with alive(storage, "stream"):
+            while not stopped.is_set() and not PipelineState.is_terminal(result.state):
+                stopped.wait(POLL_SECONDS)
+                seen = _tell_of(storage, seen, tell)
         if not stopped.is_set():
             result.wait_until_finish()
             raise ForebayError(f"the pipeline ended as {result.state}; begin the stream again")
