@@ -316,7 +316,7 @@ class GrowthConfig(BaseModel):
         return parse_size(value) if isinstance(value, str) else value
 
 
-NOT_GROWING = ("changed", "finish", "max_reject_rate", "order")
+NOT_GROWING = ("changed", "finish", "max_reject_rate", "order", "seal")
 """Keys of a build that make no sense where a cache grows: nothing ends it, nothing stops it."""
 
 
@@ -378,7 +378,8 @@ def growing_config(
         raise ConfigError(f"{where}: {', '.join(unfit)} cannot be set where a cache grows")
     growth = {key: value for key, value in values.items() if key in GrowthConfig.model_fields}
     rest = {key: value for key, value in values.items() if key not in growth}
-    config = _checked(BuildConfig, {**rest, "changed": "skip", "max_reject_rate": 1}, where)
+    fixed = {"changed": "skip", "max_reject_rate": 1, "seal": False}
+    config = _checked(BuildConfig, {**rest, **fixed}, where)
     return config, _checked(GrowthConfig, growth, where)
 
 

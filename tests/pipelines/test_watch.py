@@ -176,6 +176,20 @@ def test_bad_records_are_counted_and_a_cache_may_begin_without_a_row(
     assert sum(running.end().rejects.values()) == 30
 
 
+def test_what_comes_bit_by_bit_does_not_make_an_era_each(
+    folder: Path, start: Callable[..., Running], tmp_path: Path
+) -> None:
+    running = start(seal_after=3600)
+    for number in range(4):
+        put(folder, f"{number}.jsonl", 5, number)
+        running.until(lambda: rows(tmp_path / "cache") == 5 * (number + 1))  # noqa: B023
+    snapshot = cachelib.open(tmp_path / "cache").snapshot
+    assert snapshot.version == 3
+    assert snapshot.eras.tolist() == [5]  # the first rows of a new cache are waited for
+    running.end()
+    assert cachelib.open(tmp_path / "cache").snapshot.eras.tolist() == [5, 20]
+
+
 def test_eras_end_by_time(folder: Path, start: Callable[..., Running], tmp_path: Path) -> None:
     put(folder, "a.jsonl", 5, 0)
     running = start(seal_after=0.4)
