@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -48,7 +49,8 @@ def compact(storage: Storage, start: int, stop: int, name: str, columns: Columns
     left = group.left
     bases = parent.row_bases[start:stop]
     rows = ranges(bases[left.entry] + left.first, left.rows)
-    manifest = publish(storage, write_shard(storage, EVERY_KIND, name, take(columns, rows)))
+    written = write_shard(storage, EVERY_KIND, name, take(columns, rows))
+    manifest = publish(storage, dataclasses.replace(written, covers=()))  # nothing is taken in
     packed = group.packed(manifest.shard, manifest.attempt, manifest.digest)
     groups = [Replacement(group.shard, packed)]
     commit = replace_shards(ledger, parent, operation="compact", task={}, groups=groups)

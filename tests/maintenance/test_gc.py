@@ -448,7 +448,7 @@ def test_a_plan_in_progress_keeps_what_it_has_written(
     pipelines.delete(path, rows=[(0, 1)])
     pipelines.compact(path)
     found = settle(path)
-    assert found.waiting > 10
+    assert found.waiting > 0
     assert {f for f in before - files(path) if shard in f} == set()
     summary = pipelines.build(**options)
     assert summary.earlier_tokens > 0
