@@ -344,9 +344,10 @@ class Loader:
             _check_description(description)
         wait(self.dataset.node, state["samples"])
         order = state["order"]
-        here = self.dataset.describe(state["samples"])
-        told = None if description is None else (description["order"], here)
-        found = differences(order, fingerprint(here), told)
+        here = fingerprint(self.dataset.describe(state["samples"]))
+        # What is said of the differences is of both orders whole: a description is no beginning.
+        told = None if description is None else (description["order"], self.dataset.describe())
+        found = differences(order, here, told)
         if found and not override:
             if description is None and any("'#" in line for line in found):
                 found.append("load_state_dict(state, description=...) names values for digests")

@@ -171,6 +171,23 @@ def test_with_a_description_a_mismatch_names_values():
     assert "#" not in found
 
 
+def test_stages_that_differ_are_shown_whole_on_both_sides():
+    """Also those after the position that the state is of."""
+    old, new = (
+        cachelib.mix(
+            {"a": ROWS.repeat(), "b": ROWS.repeat()},
+            stages=[(0, {"a": first, "b": 1}), (8, {"b": 1}), (16, {"a": 1})],
+            seed=1,
+            block=4,
+        )
+        for first in (2, 3)
+    )
+    found = mismatch(old, new)
+    late = "[8, {'b': 1}], [16, {'a': 1}]]"
+    assert f"mix.stages is [[0, {{'a': 2, 'b': 1}}], {late} in its description, but" in found
+    assert f"[[0, {{'a': 3, 'b': 1}}], {late} here" in found
+
+
 def test_a_description_of_another_run_is_not_taken_for_the_state():
     old, other, new = (ROWS.shuffle(seed).shuffle(1) for seed in (1, 2, 3))
     state, _ = saved(old.loader(4))
