@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any
 from urllib.parse import urlsplit
 
 from cachelib.errors import SourceError
@@ -255,15 +256,16 @@ def _walk(root: str) -> Iterator[tuple[str, str | None]]:
 def _list_remote(url: str, any_suffix: bool) -> Listing:
     store, path = files.filesystem(url)
     base, _, query = url.partition("?")
-    is_http = url.startswith(("http://", "https://"))
+    is_http = url.startswith(files.HTTP)
     if "*" not in base and ("[" not in base or store.exists(path)) and (is_http or not query):
         if base.endswith("/") or (not is_http and store.isdir(path)):
             root = base.rstrip("/")
             found = store.find(path, detail=True)
+            if is_http and not found:
+                _check_there(store, path, url)  # a listing that fails is none, too
             listing = _folder(root, _outside_caches(_below(store, root, found)), any_suffix)
             return replace(listing, stamps=_stamps(root, found))
-        if not store.exists(path):
-            raise SourceError(f"{url}: there is no such file or folder; check the URL")
+        _check_there(store, path, url)
         root, _, name = base.rpartition("/")
         return Listing(root, (f"{name}?{query}" if query else name,))
     root, relative = split_glob(url)
@@ -280,6 +282,14 @@ def _stamps(root: str, found: dict[str, dict]) -> dict[str, str]:
         path.removeprefix(prefix): " ".join(str(info[key]) for key in told if info.get(key))
         for path, info in found.items()
     }
+
+
+def _check_there(store: Any, path: str, url: str) -> None:
+    """SourceError unless a remote file or folder exists; errors of the network are raised as is."""
+    # Unless it is strict, this store takes every failure for a file that is not there.
+    there = store.exists(path, strict=True) if url.startswith(files.HTTP) else store.exists(path)
+    if not there:
+        raise SourceError(f"{url}: there is no such file or folder; check the URL")
 
 
 def _below(store: object, root: str, found: dict[str, dict]) -> Iterator[tuple[str, str | None]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import socket
+import ssl
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +25,8 @@ CHUNK = 2 << 20
 
 REMOTE_BLOCK = 4 << 20
 """Bytes of one range request."""
+
+HTTP = ("http://", "https://")
 
 
 def is_local(url: str) -> bool:
@@ -53,14 +57,35 @@ def naming(url: str) -> Iterator[None]:
     except (ForebayError, MemoryError):
         raise
     except FileNotFoundError as error:
+        if (reason := _unreached(error)) is not None:
+            raise SourceError(_no_server(url, reason)) from error
         raise SourceError(f"{url}: there is no such file; check the path") from error
     except PermissionError as error:
         raise SourceError(f"{url}: access is denied; check its permissions") from error
     except Exception as error:  # each remote file system has exceptions of its own
+        if url.startswith(HTTP) and (reason := _unreached(error)) is not None:
+            raise SourceError(_no_server(url, reason)) from error
         raise SourceError(
             f"{url}: cannot be read: {type(error).__name__}: {error}; "
             "check that it is there, whole and readable"
         ) from error
+
+
+def _unreached(error: BaseException | None) -> BaseException | None:
+    """What of the network, by the causes of an error, kept a server from being reached, or None."""
+    found = None
+    while error is not None:
+        if isinstance(error, (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLError)):
+            found = error
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def _no_server(url: str, reason: BaseException) -> str:
+    server = urlsplit(url).netloc.rpartition("@")[2]
+    return (
+        f"{url}: the server {server} could not be reached: {reason}; check the URL and the network"
+    )
 
 
 def filesystem(url: str) -> tuple[Any, str]:
@@ -123,7 +148,7 @@ def _open_remote(url: str, size: int | None) -> BinaryIO:
     info = files.info(path)
     if size is not None:
         check_size(url, info.get("size"), size)
-    if url.startswith(("http://", "https://")) and not _has_ranges(files, path, info):
+    if url.startswith(HTTP) and not _has_ranges(files, path, info):
         return io.BufferedReader(_Stream(files.open(path, "rb", block_size=0)))
     return files.open(path, "rb", block_size=REMOTE_BLOCK, cache_type="readahead")
 

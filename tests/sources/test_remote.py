@@ -6,6 +6,8 @@ import functools
 import gzip
 import http.server
 import io
+import re
+import socket
 import threading
 import uuid
 from collections.abc import Iterator
@@ -197,11 +199,6 @@ def test_http(web: str, tmp_path: Path):
         discover([f"{web}/d.jsonl"])
 
 
-def test_nobody_answers():
-    with pytest.raises(SourceError, match=r"127\.0\.0\.1:9/a\.jsonl: (cannot be read|there is no)"):
-        discover(["http://127.0.0.1:9/a.jsonl"])
-
-
 def test_a_remote_file_that_ends_early_is_an_error(memory: str, monkeypatch: pytest.MonkeyPatch):
     url = f"{memory}/a.jsonl"
     put(url, LINES)
@@ -213,6 +210,25 @@ def test_a_remote_file_that_ends_early_is_an_error(memory: str, monkeypatch: pyt
     monkeypatch.setattr(files, "_open_remote", cut)
     with pytest.raises(SourceChanged, match=rf"has {len(LINES) - 20} bytes, but had {len(LINES)}"):
         read_range(url, source)
+
+
+@pytest.mark.parametrize("path", ["a.jsonl", "folder/", "*.jsonl", "a[1].jsonl"])
+def test_a_server_that_cannot_be_reached_is_told_from_a_missing_file(path: str, web: str):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    message = (
+        rf"{re.escape(path)}: the server 127\.0\.0\.1:{port} could not be reached: .*refused|failed"
+    )
+    with pytest.raises(SourceError, match=message):
+        discover([f"http://127.0.0.1:{port}/{path}"])
+    with pytest.raises(SourceError, match=r"there is no such file|matches no data file"):
+        discover([f"{web}/none/{path}"])
+
+
+def test_a_server_whose_name_is_not_known():
+    with pytest.raises(SourceError, match=r"the server nowhere\.invalid could not be reached"):
+        discover(["https://nowhere.invalid/a.jsonl"])
 
 
 def test_reading_ahead_stops_with_its_reader():
