@@ -75,8 +75,12 @@ def find_sources(config: BuildConfig) -> Discovery:
     """
     discovery = discover(config.inputs, format=config.format)
     place = Storage.at(config.to).local_path
-    if place is not None and place.exists() and not place.is_dir():
-        raise SourceError(f"{place}: the cache needs a folder, and this is a file; name another")
+    if place is not None:
+        there = next((path for path in (place, *place.parents) if path.exists()), place.parent)
+        if not there.is_dir():
+            raise SourceError(
+                f"{there}: the cache needs a folder, and this is a file; name another"
+            )
     inside = [s for s in discovery.sources if belongs_to(config, _url(discovery, s))]
     if not inside:
         return discovery

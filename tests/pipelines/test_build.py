@@ -219,8 +219,9 @@ def test_a_cache_among_its_sources_is_no_source(options: dict[str, Any], corpus:
 
 def test_a_file_in_the_place_of_the_cache_is_named(options: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(SourceError, match="this is a file"):
-        build(**{**options, "to": str(tmp_path / "file")})
+    for to in ("file", "file/cache", "file/deep/cache"):
+        with pytest.raises(SourceError, match="file: the cache needs a folder, and this is a file"):
+            build(**{**options, "to": str(tmp_path / to)})
 
 
 def test_an_append_keeps_the_chunks_of_the_cache(
