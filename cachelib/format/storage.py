@@ -97,12 +97,17 @@ def canonical_url(location: str | os.PathLike[str]) -> str:
     a host; ``file://localhost/`` is this machine as well.
 
     Raises:
-        ValueError: it is empty or not UTF-8, its scheme is none of file, gs, s3, memory, or it is
-            a ``file://`` URL of another host.
+        ValueError: it is empty or not UTF-8, its scheme is none of file, gs, s3, memory or is
+            followed by one slash, or it is a ``file://`` URL of another host.
     """
     text = os.fspath(location)
     if not text:
         raise ValueError("expected the path or URL of a cache, got ''")
+    if (mistyped := re.match(r"(file|gs|s3|memory|https?):/(?!/)", text)) is not None:
+        raise ValueError(
+            f"{text!r} has one slash where a URL has two: say {mistyped[1]}://..., or './{text}' "
+            "for a folder of that name"
+        )
     scheme, separator, rest = text.partition("://")
     if not separator or scheme == "file":
         local = _path_of(_checked(rest)) if separator else Path(_checked(text)).expanduser()

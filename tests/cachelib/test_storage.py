@@ -74,6 +74,13 @@ def test_no_name_and_no_bucket_are_refused() -> None:
         Storage.at("gs://UPPER_./x").read("y")
 
 
+@pytest.mark.parametrize("location", ["s3:/bucket/x", "gs:/x", "file:/x", "https:/host/x"])
+def test_urls_with_one_slash_are_no_folders(location: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has one slash where a URL has two"):
+        canonical_url(location)
+    assert canonical_url(f"./{location}").endswith(f"/{location}/")
+
+
 def test_objects_round_trip(storage: Storage) -> None:
     storage.write("a/x", b"1")
     storage.write_many({"a/y": b"", "b/z": b"3"})
