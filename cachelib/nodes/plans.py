@@ -24,6 +24,8 @@ FORMAT = 1
 PACKS = "plan of packs"
 CHOICE = "plan of chosen rows"
 
+_ANEW = "delete it, and the plan is made anew, the same"
+
 
 def kept(
     location: str | os.PathLike[str],
@@ -50,7 +52,7 @@ def kept(
     _check_location(location, "a file")
     storage, key = Storage.of_object(location)
     where = storage.where(key)
-    found = storage.read_json(key)
+    found = _read(storage, key)
     if found is None:
         plan = make()
         found = storage.put_json(
@@ -99,7 +101,7 @@ def kept_choice(
     _check_location(location, "a folder")
     storage, total = Storage.at(location), order["of"]["rows"]
     key = _choice_key(version)
-    found = storage.read_json(key)
+    found = _read(storage, key)
     if found is None:
         known = _chosen_before(storage, order, version, beginnings)
         chosen = Bitmap.of(itertools.chain([known], ask(len(known))), total)
@@ -112,6 +114,18 @@ def kept_choice(
     _check_kind(found, CHOICE, where)
     _check_order(found["order"], order, where)
     return Bitmap.of([_truths(found, where)], total)
+
+
+def _read(storage: Storage, key: str) -> Any:
+    """What is kept as an object, or None if nothing is.
+
+    Raises:
+        CorruptData: it is damaged; says what to do.
+    """
+    try:
+        return storage.read_json(key)
+    except CorruptData as error:
+        raise CorruptData(f"{error}; {_ANEW}") from error
 
 
 def _chosen_before(
@@ -127,7 +141,7 @@ def _chosen_before(
     """
     keys = [key for key in storage.list("") if re.fullmatch(r"\d{20}\.json", key)]
     before = max((key for key in keys if key < _choice_key(version)), default=None)
-    found = None if before is None else storage.read_json(before)
+    found = None if before is None else _read(storage, before)
     if before is None or found is None:
         return np.empty(0, np.bool_)
     where = storage.where(before)
@@ -157,7 +171,9 @@ def _truths(found: Mapping[str, Any], where: str) -> np.ndarray:
     total = found["order"]["of"]["rows"]
     bits = np.frombuffer(base64.b64decode(found["bits"]), np.uint8)
     if len(bits) != -(-total // 8):
-        raise CorruptData(f"{where} has {len(bits)} bytes of bits, which are not {total} rows")
+        raise CorruptData(
+            f"{where} has {len(bits)} bytes of bits, which are not {total} rows; {_ANEW}"
+        )
     return np.unpackbits(bits, count=total, bitorder="little").view(np.bool_)
 
 

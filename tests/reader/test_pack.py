@@ -336,7 +336,7 @@ def test_what_is_no_plan_is_refused_and_left(tmp_path):
     whole = place.read_bytes()
     line = unseal(whole, "")
     for data, kind, message in (
-        (whole[:-9], CorruptData, "plan.json: .* cut short or damaged"),
+        (whole[:-9], CorruptData, "plan.json: .* cut short or damaged; delete it, and"),
         (whole.replace(b"12", b"13", 1), CorruptData, "cut short or damaged"),
         (b"{}", CorruptData, "plan.json: 2 bytes"),
         (seal([1]), StateMismatch, "plan.json is no plan of packs: name another place"),

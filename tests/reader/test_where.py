@@ -305,12 +305,16 @@ def test_what_is_no_kept_choice_is_refused_and_left(tmp_path, grown):
     if grown:
         write_commit(tmp_path / "web", [[3] * 30])
     for data, kind, message in (
-        (whole[:-9], CorruptData, "0.json: .* cut short or damaged"),
+        (whole[:-9], CorruptData, "0.json: .* cut short or damaged; delete it, and"),
         (whole.replace(b"30", b"31", 1), CorruptData, "cut short or damaged"),
         (seal([1]), StateMismatch, "0.json is no plan of chosen rows: name another place"),
         (seal({**line, "kind": "plan of packs"}), StateMismatch, "is no plan of chosen rows"),
         (seal({**line, "format": 9}), StateMismatch, "a plan of format 9, and .* reads format 1"),
-        (seal({**line, "bits": "AAA="}), CorruptData, "2 bytes of bits, which are not 30 rows"),
+        (
+            seal({**line, "bits": "AAA="}),
+            CorruptData,
+            "2 bytes of bits, which are not 30 rows; delete",
+        ),
     ):
         place.write_bytes(data)
         with pytest.raises(kind, match=message):
