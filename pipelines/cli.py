@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import logging
 import os
@@ -52,10 +53,15 @@ def main(arguments: Sequence[str]) -> int:
         logging.disable(logging.CRITICAL)
     screen = Terminal()
     try:
-        config = _config(known)
+        try:
+            config = _config(known)
+        except ConfigError as error:
+            if any(_close(parser, option) for option in rest):  # which may be why a key is missing
+                raise ConfigError(f"{error}\n{_unknown(parser, rest)}") from None
+            raise
         here = config.runner in ("embedded", "bundles")
         if rest and here:
-            parser.error(f"unknown options {' '.join(rest)} (inputs come first)")
+            parser.error(_unknown(parser, rest))
         if command == "plan":
             requests = [inquire(config)]
             if config.holdout is not None:
@@ -73,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     except ForebayError as error:
         screen.end()
         print(f"forebay: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -169,8 +175,24 @@ def parser_of(command: str, fields: Mapping[str, FieldInfo]) -> argparse.Argumen
         parser.add_argument("--" + name.replace("_", "-"), default=None, **options)
     parser.add_argument("--quiet", action="store_true", help="Show no progress.")
     parser.add_argument("--verbose", action="store_true", help="Show what the engine logs.")
-    parser.add_argument("--json-summary", action="store_true", help="Print the summary as JSON.")
+    if command == "build":
+        parser.add_argument(
+            "--json-summary", action="store_true", help="Print the summary as JSON."
+        )
     return parser
+
+
+def _unknown(parser: argparse.ArgumentParser, rest: Sequence[str]) -> str:
+    meant = [f"; did you mean {close}?" for option in rest if (close := _close(parser, option))]
+    return f"unknown options {' '.join(rest)} (inputs come first){meant[0] if meant else ''}"
+
+
+def _close(parser: argparse.ArgumentParser, option: str) -> str | None:
+    """The option that is spelt almost like this one, if it is one."""
+    if not option.startswith("--"):
+        return None
+    known = [name for action in parser._actions for name in action.option_strings]
+    return next(iter(difflib.get_close_matches(option.split("=")[0], known, 1, 0.7)), None)
 
 
 def _config(known: argparse.Namespace) -> BuildConfig:

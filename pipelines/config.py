@@ -432,6 +432,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: {error}") from None
+    if values is None:
+        raise ConfigError(f"{path}: is empty, expected keys and values, such as to and tokenizer")
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected keys and values, found {type(values).__name__}")
     return {str(key): value for key, value in values.items()}

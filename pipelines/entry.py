@@ -57,7 +57,7 @@ _USAGE = """usage: forebay COMMAND ...
   stats    rows, tokens, lengths and rejects by source
   explain  source and record of every row in a batch of a loader
 
-forebay COMMAND --help tells more."""
+forebay COMMAND --help tells more, forebay --version the version."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,6 +82,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     if not given or given[0] in ("-h", "--help"):
         print(_USAGE)
         return 0 if given else 2
+    if given[0] == "--version":
+        from importlib import metadata
+
+        print(f"forebay {metadata.version('forebay')}")
+        return 0
     if given[0] not in _MODULES:
         print(f"forebay: no command {given[0]!r}\n{_USAGE}", file=sys.stderr)
         return 2

@@ -77,7 +77,7 @@ def test_build_from_yaml_with_an_option_that_outranks_it(
     assert run("build", str(path), "--to", str(tmp_path / "right"), "--quiet") == 0
     assert (tmp_path / "right" / "_ledger").exists()
     assert not (tmp_path / "wrong").exists()
-    assert run("plan", str(path), "--workers", "x") == 1
+    assert run("plan", str(path), "--workers", "x") == 2
     assert f"{path} and options: workers (--workers) is 'x'" in capsys.readouterr().err
 
 
@@ -234,7 +234,7 @@ def test_a_configuration_beside_other_inputs_is_refused_in_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "b.yaml").write_text("to: x\n")
-    assert run("build", str(tmp_path / "b.yaml"), "data.jsonl") == 1
+    assert run("build", str(tmp_path / "b.yaml"), "data.jsonl") == 2
     assert "b.yaml: a configuration comes without other inputs" in capsys.readouterr().err
 
 
@@ -258,11 +258,32 @@ def test_unknown_commands_and_options_are_refused(
     assert run() == 2
     assert run("biuld") == 2
     assert "no command 'biuld'" in capsys.readouterr().err
-    assert run("build", "x", "--tokenizer", tokenizer) == 1
+    assert run("build", "x", "--tokenizer", tokenizer) == 2
     assert "to (--to) is missing" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run("build", "x", "--tokenizer", tokenizer, "--to", str(tmp_path), "--splitbytes", "3")
-    assert "unknown options --splitbytes 3" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "unknown options --splitbytes 3 (inputs come first); did you mean --split-bytes?" in said
+    assert run("build", "x", "--tokenizer", tokenizer, "--too", str(tmp_path)) == 2
+    said = capsys.readouterr().err
+    assert "to (--to) is missing" in said
+    assert f"unknown options --too {tmp_path} (inputs come first); did you mean --to?" in said
+    with pytest.raises(SystemExit):
+        run("plan", "x", "--tokenizer", tokenizer, "--to", str(tmp_path), "--json-summary")
+    assert "unknown options --json-summary" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert re.fullmatch(r"forebay \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_an_empty_configuration_is_called_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "b.yaml").write_text("# nothing yet\n")
+    assert run("build", str(tmp_path / "b.yaml")) == 2
+    assert "b.yaml: is empty, expected keys and values" in capsys.readouterr().err
 
 
 def test_commands_that_need_no_beam_do_not_import_it(
@@ -367,7 +388,7 @@ def test_a_bad_value_of_an_option_is_told_before_any_work(
     options = [str(corpus), "--tokenizer", tokenizer, "--to", str(tmp_path / "cache")]
     for wrong in (["--eos", ""], ["--runner", "nonsense"], ["--keep", "id:text"]):
         for command in ("plan", "build"):
-            assert run(command, *options, *wrong) == 1
+            assert run(command, *options, *wrong) == 2
             said = capsys.readouterr().err
             assert f"ConfigError: options: {wrong[0][2:]} ({wrong[0]})" in said
             assert "engine failed" not in said
@@ -444,7 +465,7 @@ def test_names_that_are_not_ascii_need_a_locale_that_has_them(
     )
     assert "Traceback" not in result.stderr
     if ascii_only:
-        assert result.returncode == 1
+        assert result.returncode == 2
         assert "set a UTF-8 locale, such as LC_ALL=C.UTF-8" in result.stderr
     else:
         assert result.returncode == 0, result.stderr
@@ -459,7 +480,7 @@ def test_only_folders_above_the_sources_may_have_names_that_are_no_utf8(
     options = [str(folder), "--tokenizer", tokenizer, "--to", str(tmp_path / "cache")]
     assert run("plan", *options) == 0
     for option, value in (("--to", str(folder)), ("--text-field", "\udcff"), ("--eos", "\udcff")):
-        assert run("plan", *options, option, value) == 1
+        assert run("plan", *options, option, value) == 2
         said = capfd.readouterr().err
         assert f"({option})" in said
         assert "is not UTF-8: rename it" in said
