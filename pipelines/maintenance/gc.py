@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from cachelib.errors import CorruptData, LedgerConflict
 from cachelib.format.ledger import Commit, Ledger, Snapshot, no_cache, retire
 from cachelib.format.pins import Pin, all_pins
-from cachelib.format.shard import attempt_prefix, manifest_key, read_manifest
 from cachelib.format.storage import Storage
 from pipelines.maintenance.garbage import (
     Attempt,
@@ -29,6 +28,7 @@ from pipelines.maintenance.garbage import (
     position,
 )
 from pipelines.maintenance.objects import Stored, listed
+from pipelines.maintenance.removal import published
 from pipelines.maintenance.survey import UNFINISHED, Survey, loose_attempts, written
 from pipelines.plan import shard_id
 from pipelines.ranges import remove_runs, shards_begun
@@ -179,7 +179,7 @@ def gc(
         attempt
         for attempt in found.garbage.attempts
         if attempt in survey.folders
-        or (attempt[0] in survey.manifests and _published(storage, attempt))
+        or (attempt[0] in survey.manifests and published(storage, attempt))
     )
     remains = list(_remains(storage, candidates, younger, cutoff))
     if not dry_run:
@@ -336,12 +336,6 @@ def _writing(storage: Storage, survey: Survey, name: str, waves: int) -> Iterato
         yield from (shard_id(name, split, part + more) for more in range(PARTS_BEGUN))
 
 
-def _published(storage: Storage, attempt: Attempt) -> bool:
-    """Whether an attempt is the one that its shard's manifest names."""
-    manifest = read_manifest(storage, attempt[0])
-    return manifest is not None and manifest.attempt == attempt[1]
-
-
 def _remains(
     storage: Storage, candidates: _Candidates, younger: float, cutoff: float
 ) -> Iterator[Stored]:
@@ -365,7 +359,7 @@ def _run(
     beam_arguments: Sequence[str],
 ) -> None:
     """Delete attempts by a Beam pipeline: their names travel."""
-    from pipelines.maintenance.deleting import DeleteAttempts
+    from pipelines.maintenance.transforms import DeleteAttempts
     from pipelines.runners import run
 
     groups = [
@@ -379,17 +373,3 @@ def _run(
         processes=False,
         arguments=beam_arguments,
     )
-
-
-def delete_attempts(cache: str, attempts: Collection[Attempt]) -> int:
-    """Delete attempts that a commit gave up; returns how many.
-
-    The manifest goes first, so that nobody finds one whose arrays are gone, and then the object
-    that says that the arrays are whole.
-    """
-    storage = Storage(cache)
-    for shard, attempt in attempts:
-        if _published(storage, (shard, attempt)):
-            storage.delete(manifest_key(shard))
-        storage.delete_folder(attempt_prefix(shard, attempt), first="zarr.json")
-    return len(attempts)

@@ -1,15 +1,18 @@
-"""The public PTransform of maintenance: jobs become one commit each.
+"""The public PTransforms of maintenance: jobs become one commit each, attempts are deleted.
 
-Only references and ledger entries travel through it, never rows.
+Only names, references and ledger entries travel through them, never rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import apache_beam as beam
 
 from pipelines.maintenance import tasks
+from pipelines.maintenance.garbage import Attempt
+from pipelines.maintenance.removal import delete_attempts
 from pipelines.maintenance.tasks import Job
 
 
@@ -25,6 +28,26 @@ class ChangeShards(beam.PTransform):
             | "Key" >> beam.Map(lambda pair: (pair[0].name, pair))
             | "Gather" >> beam.GroupByKey()
             | "Commit" >> beam.Map(_commit)
+        )
+
+
+class DeleteAttempts(beam.PTransform):
+    """Deletes attempts; gives how many, group by group.
+
+    Args:
+        groups: URLs of caches, each with attempts that a commit gave up.
+    """
+
+    def __init__(self, groups: Sequence[tuple[str, list[Attempt]]]) -> None:
+        super().__init__()
+        self._groups = list(groups)
+
+    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
+        return (
+            pipeline
+            | "Attempts" >> beam.Create(self._groups, reshuffle=False)
+            | "Spread" >> beam.Reshuffle()
+            | "Delete" >> beam.Map(lambda group: delete_attempts(*group))
         )
 
 

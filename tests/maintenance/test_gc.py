@@ -41,6 +41,7 @@ from pipelines.maintenance import gc as module
 from pipelines.maintenance import tasks
 from pipelines.maintenance.changes import Compaction
 from pipelines.maintenance.gc import Collected, gc
+from pipelines.maintenance.removal import delete_attempts
 from pipelines.maintenance.tasks import Job
 from pipelines.plan import shard_id
 from tests.cachelib.gaps import compact, delete
@@ -81,7 +82,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deletes without a pipeline, which is tested once and takes a second each time."""
 
     def run(storage: Storage, attempts: list[tuple[str, str]], *_: Any) -> None:
-        module.delete_attempts(storage.url, attempts)
+        delete_attempts(storage.url, attempts)
 
     monkeypatch.setattr(module, "_run", run)
 
