@@ -53,15 +53,11 @@ def main(arguments: Sequence[str]) -> int:
         logging.disable(logging.CRITICAL)
     screen = Terminal()
     try:
-        try:
+        with naming_misspelt(parser, rest):
             config = _config(known)
-        except ConfigError as error:
-            if any(_close(parser, option) for option in rest):  # which may be why a key is missing
-                raise ConfigError(f"{error}\n{_unknown(parser, rest)}") from None
-            raise
         here = config.runner in ("embedded", "bundles")
         if rest and here:
-            parser.error(_unknown(parser, rest))
+            parser.error(unknown(parser, rest))
         if command == "plan":
             requests = [inquire(config)]
             if config.holdout is not None:
@@ -175,14 +171,26 @@ def parser_of(command: str, fields: Mapping[str, FieldInfo]) -> argparse.Argumen
         parser.add_argument("--" + name.replace("_", "-"), default=None, **options)
     parser.add_argument("--quiet", action="store_true", help="Show no progress.")
     parser.add_argument("--verbose", action="store_true", help="Show what the engine logs.")
-    if command == "build":
+    if command != "plan":  # which has no summary
         parser.add_argument(
             "--json-summary", action="store_true", help="Print the summary as JSON."
         )
     return parser
 
 
-def _unknown(parser: argparse.ArgumentParser, rest: Sequence[str]) -> str:
+@contextmanager
+def naming_misspelt(parser: argparse.ArgumentParser, rest: Sequence[str]) -> Iterator[None]:
+    """A ConfigError also tells of options that are almost known ones: a key may miss for them."""
+    try:
+        yield
+    except ConfigError as error:
+        if any(_close(parser, option) for option in rest):
+            raise ConfigError(f"{error}\n{unknown(parser, rest)}") from None
+        raise
+
+
+def unknown(parser: argparse.ArgumentParser, rest: Sequence[str]) -> str:
+    """That options are not known, and what may have been meant."""
     meant = [f"; did you mean {close}?" for option in rest if (close := _close(parser, option))]
     return f"unknown options {' '.join(rest)} (inputs come first){meant[0] if meant else ''}"
 

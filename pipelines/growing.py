@@ -16,8 +16,22 @@ from dataclasses import asdict
 from cachelib.errors import ForebayError
 from cachelib.format.storage import Storage
 from cachelib.words import counted
-from pipelines.cli import descendants, handling, last_line, options_of, parser_of
-from pipelines.config import NOT_GROWING, BuildConfig, GrowthConfig, growing_config
+from pipelines.cli import (
+    descendants,
+    handling,
+    last_line,
+    naming_misspelt,
+    options_of,
+    parser_of,
+    unknown,
+)
+from pipelines.config import (
+    NOT_GROWING,
+    BuildConfig,
+    ConfigError,
+    GrowthConfig,
+    growing_config,
+)
 from pipelines.progress import Terminal
 from pipelines.watching import Watched, watch
 
@@ -54,9 +68,10 @@ def main(arguments: Sequence[str]) -> int:
             os.write(2, b"\nforebay: stopping when what is in work is committed; again: at once\n")
 
     try:
-        config, growth = growing_config(*options_of(known, FIELDS))
+        with naming_misspelt(parser, rest):
+            config, growth = growing_config(*options_of(known, FIELDS))
         if rest and command == "watch" and config.runner in ("embedded", "bundles"):
-            parser.error(f"unknown options {' '.join(rest)} (inputs come first)")
+            parser.error(unknown(parser, rest))
         beam_arguments = [r for r in rest if r != "--"]
         with handling(stop):
             if command == "stream":
@@ -78,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
     except ForebayError as error:
         screen.end()
         print(f"forebay: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     except BrokenPipeError:
         raise
     except Exception as error:

@@ -268,6 +268,8 @@ def test_unknown_commands_and_options_are_refused(
     said = capsys.readouterr().err
     assert "to (--to) is missing" in said
     assert f"unknown options --too {tmp_path} (inputs come first); did you mean --to?" in said
+    assert run("watch", "x", "--tokenizer", tokenizer, "--too", str(tmp_path)) == 2
+    assert "did you mean --to?" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run("plan", "x", "--tokenizer", tokenizer, "--to", str(tmp_path), "--json-summary")
     assert "unknown options --json-summary" in capsys.readouterr().err
