@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
-from cachelib.errors import SourceError
+from cachelib.errors import SourceError, StorageError
 from cachelib.format import coverage
 from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
@@ -18,6 +20,21 @@ from pipelines.sources.arrivals import Arrivals, stamp_of
 from pipelines.sources.discover import File, inspect_file
 from pipelines.streams.units import Stream, Unit, cut_unit
 
+AGAIN_SECONDS = 300.0
+"""After which a file is handed out again if the ledger does not have it; each time twice as long.
+
+An engine that repeats a look which failed would else lose what it had found.
+"""
+
+
+@dataclass(frozen=True)
+class _Handed:
+    """A file that was handed out: its content, when it is handed out again, and after how long."""
+
+    version: str
+    due: float
+    seconds: float
+
 
 class Finder:
     """Looks for files, look by look; what it remembers only saves work.
@@ -25,11 +42,19 @@ class Finder:
     Args:
         stream: that files are for.
         inputs, format, settle_seconds: as of `Arrivals` and `discover`.
+        clock: seconds, of which only differences count.
     """
 
     def __init__(
-        self, stream: Stream, inputs: Sequence[str], format: str | None, settle_seconds: float
+        self,
+        stream: Stream,
+        inputs: Sequence[str],
+        format: str | None,
+        settle_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
+        self._handed: dict[str, _Handed] = {}
         self._stream = stream
         self._format = format
         place = stream.storage.local_path
@@ -38,12 +63,17 @@ class Finder:
             any_suffix=format is not None,
             settle_seconds=settle_seconds,
             leave_out=lambda file: place is not None and file.url.startswith(f"{place}/"),
+            clock=clock,
         )
         self._quarantine = read_quarantine(stream.storage)
 
     def look(self) -> tuple[list[Unit], Counter[str]]:
         """The units that have come, and how many files went otherwise, by what became of them."""
-        look = self._arrivals.look()
+        self._hand_out_again()
+        try:
+            look = self._arrivals.look()
+        except SourceError:  # a store that cannot be listed now; the next look may do better
+            return [], Counter(failed_looks=1)
         counts = Counter(vanished=len(look.vanished), clashing=len(look.clashing))
         new = [file for file in look.settled if not self._is_set_aside(file)]
         if not new:
@@ -57,11 +87,7 @@ class Finder:
                 files[file.name] = file
             except SourceError as error:
                 counts[self._has_fault(file, error)] += 1
-        ledger = Ledger(self._stream.storage)
-        taken = {}
-        if ledger.head() is not None:
-            taken = coverage.merge(ledger.coverage_deltas(ledger.snapshot()))
-        work = remaining(sources, taken)
+        work = remaining(sources, self._taken())
         counts["changed"] += len(work.changed)
         units = []
         for piece in work.pieces:
@@ -71,7 +97,32 @@ class Finder:
                 source, file.root, file.url, file.stamp, inspected_ns, piece.start, piece.stop
             )
             units += cut_unit(self._stream, unit)
+            before = self._handed.get(source.name)
+            seconds = AGAIN_SECONDS if before is None else 2 * before.seconds
+            due = self._clock() + seconds
+            self._handed[source.name] = _Handed(source.version, due, seconds)
         return units, counts
+
+    def _taken(self) -> coverage.Coverage:
+        ledger = Ledger(self._stream.storage)
+        if ledger.head() is None:
+            return {}
+        return coverage.merge(ledger.coverage_deltas(ledger.snapshot()))
+
+    def _hand_out_again(self) -> None:
+        """Take files for new that were handed out long ago and that the ledger does not have."""
+        if not any(handed.due <= self._clock() for handed in self._handed.values()):
+            return
+        self._quarantine = read_quarantine(self._stream.storage)
+        taken = self._taken()
+        self._handed = {
+            name: handed
+            for name, handed in self._handed.items()
+            if name not in self._quarantine and not _is_whole(taken.get(name), handed.version)
+        }
+        self._arrivals.forget(
+            name for name, handed in self._handed.items() if handed.due <= self._clock()
+        )
 
     def _is_set_aside(self, file: File) -> bool:
         before = self._quarantine.get(file.name)
@@ -89,6 +140,11 @@ class Finder:
         return "damaged"
 
 
+def _is_whole(taken: coverage.Taken | None, version: str) -> bool:
+    """Whether a source was taken in to its end, or with other content, which is left out."""
+    return taken is not None and (taken.version != version or not taken.missing(None))
+
+
 class Sealer:
     """Ends eras of a cache that a stream fills, also while nothing comes."""
 
@@ -98,7 +154,11 @@ class Sealer:
         self._seen: int | None = None
 
     def look(self) -> None:
-        """End an era if it is time."""
+        """End an era if it is time and the store lets it."""
+        with suppress(StorageError):
+            self._look()
+
+    def _look(self) -> None:
         ledger = Ledger(self._storage)
         head = ledger.head()
         if head is None:

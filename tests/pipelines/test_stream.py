@@ -29,7 +29,7 @@ from pipelines.commit import finish, seal
 from pipelines.config import growing_config
 from pipelines.launcher import build
 from pipelines.quarantine import read_quarantine
-from pipelines.streams.finding import Finder, Sealer
+from pipelines.streams.finding import AGAIN_SECONDS, Finder, Sealer
 from pipelines.streams.launcher import describe
 from pipelines.streams.sequencing import sequence
 from pipelines.streams.transforms import (
@@ -242,6 +242,28 @@ def test_damaged_changed_and_vanished_files_are_counted_and_stop_nothing(
     again, counts = finder.look()
     assert (again, counts["changed"]) == ([], 1)
     assert finder.look()[1]["changed"] == 0
+
+
+def test_what_an_engine_lost_is_handed_out_again(stream: Stream, folder: Path) -> None:
+    """The units of a look come to nothing; after a while those of uncommitted files come again."""
+    now = 0.0
+    finder = Finder(stream, [str(folder)], None, 0, clock=lambda: now)
+    lost = finder.look()[0]
+    for unit in lost:
+        if unit.source.name != "2.jsonl":
+            sequence(stream, write_unit(stream, unit))
+    now = AGAIN_SECONDS - 1
+    assert finder.look()[0] == []
+    now = AGAIN_SECONDS
+    again = finder.look()[0]
+    assert {unit.source.name for unit in again} == {"2.jsonl"}
+    now = 3 * AGAIN_SECONDS - 1
+    assert finder.look()[0] == []  # the next time after twice as long
+    for unit in again:
+        sequence(stream, write_unit(stream, unit))
+    now = 100 * AGAIN_SECONDS
+    assert finder.look()[0] == []
+    check_whole(stream)
 
 
 def test_bad_records_are_rejects(stream: Stream, folder: Path) -> None:
