@@ -72,23 +72,31 @@ def main(arguments: Sequence[str]) -> int:
         screen.end()
         print(_STOPPED, file=sys.stderr)
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
-    except ForebayError as error:
-        screen.end()
-        print(f"forebay: {type(error).__name__}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
     except BrokenPipeError:
         raise
     except Exception as error:
         screen.end()
-        if known.verbose:
-            raise
-        print(f"forebay: the engine failed: {last_line(error)}\n"
-              "What is committed stays; the same command goes on from here. --verbose tells more",
-              file=sys.stderr)  # fmt: skip
-        return 1
+        return failed(error, known.verbose)
     screen.end()
     tell()
     return 0
+
+
+def failed(error: Exception, verbose: bool) -> int:
+    """Say what ended a command; returns the exit status.
+
+    Raises:
+        Exception: the error itself, where it is the engine's and all is to be told.
+    """
+    if isinstance(error, ForebayError):
+        print(f"forebay: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    if verbose:
+        raise error
+    print(f"forebay: the engine failed: {_last_line(error)}\n"
+          "What is committed stays; the same command goes on from here. --verbose tells more",
+          file=sys.stderr)  # fmt: skip
+    return 1
 
 
 Handler = Callable[[int, object], None]
@@ -142,7 +150,7 @@ def handling(handler: Handler) -> Iterator[None]:
             signal.signal(number, old)
 
 
-def last_line(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
     """What an engine's error says in the end: Beam puts whole tracebacks into its messages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

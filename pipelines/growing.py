@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
-from cachelib.errors import ForebayError
 from cachelib.format.storage import Storage
 from cachelib.words import counted
 from pipelines.cli import (
     descendants,
+    failed,
     handling,
-    last_line,
     naming_misspelt,
     options_of,
     parser_of,
@@ -28,7 +27,6 @@ from pipelines.cli import (
 from pipelines.config import (
     NOT_GROWING,
     BuildConfig,
-    ConfigError,
     GrowthConfig,
     growing_config,
 )
@@ -90,20 +88,11 @@ def main(arguments: Sequence[str]) -> int:
                 show=None if known.quiet else screen.show,
                 beam_arguments=beam_arguments,
             )
-    except ForebayError as error:
-        screen.end()
-        print(f"forebay: {type(error).__name__}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
     except BrokenPipeError:
         raise
     except Exception as error:
         screen.end()
-        if known.verbose:
-            raise
-        print(f"forebay: the engine failed: {last_line(error)}\n"
-              "What is committed stays; the same command goes on from here. --verbose tells more",
-              file=sys.stderr)  # fmt: skip
-        return 1
+        return failed(error, known.verbose)
     screen.end()
     _print_seen(seen, known.json_summary)
     return 0

@@ -495,8 +495,12 @@ def _run_waves(
             config.max_reject_rate,
             may_be_empty=may_be_empty,
         )
-        take_failure(job)
-        with watcher.waves(waves), committing(job), _head_start(job, config) as (runners, begun):
+        with (
+            _raising_failures(job),
+            watcher.waves(waves),
+            committing(job),
+            _head_start(job, config) as (runners, begun),
+        ):
             runners.run_waves(
                 replace(job, begun=begun),
                 config.runner,
@@ -504,9 +508,6 @@ def _run_waves(
                 processes=config.processes,
                 arguments=beam_arguments,
             )
-        failure = take_failure(job)
-        if failure is not None:
-            raise failure
         done = len(commits_of(ledger, plan, name)[1])
         if done < waves.stop:
             raise ForebayError(f"wave {done} of plan {name} ended without a commit or an error")
@@ -526,12 +527,11 @@ def _merge_runs(
     )
     step = 0
     while not commits_of(Ledger(storage), plan, name)[1]:
-        take_failure(job)
         key = next_merge(storage, plan, name)
         merge = load_merge(storage.url, name, key)
         steps = (step, step + 1 if merge.final else step + 2)
         shards, place = shard_ids(name, merge), target_of(storage, name, merge)
-        with watching_merge(shards, place, steps, plan.size, *shown):
+        with _raising_failures(job), watching_merge(shards, place, steps, plan.size, *shown):
             runners.run_merge(
                 job,
                 key,
@@ -540,12 +540,19 @@ def _merge_runs(
                 processes=config.processes,
                 arguments=beam_arguments,
             )
-        failure = take_failure(job)
-        if failure is not None:
-            raise failure
         if merge.final and not commits_of(Ledger(storage), plan, name)[1]:
             raise ForebayError(f"the merge of plan {name} ended without a commit or an error")
         step += 1
+
+
+@contextmanager
+def _raising_failures(job: Job) -> Iterator[None]:
+    """Raise what the tasks of a pipeline left behind as a failure, once it has run."""
+    take_failure(job)  # of an earlier run
+    yield
+    failure = take_failure(job)
+    if failure is not None:
+        raise failure
 
 
 @contextmanager

@@ -142,7 +142,7 @@ def write(job: Job, splits: Iterable[int]) -> Iterator[dict[str, Any]]:
     except StorageError:
         raise
     except ForebayError as error:
-        failures.append(_store_failure(storage, job, _failure(error)))
+        failures.append(_store_failure(storage, job, failure_of(error)))
     yield from failures[:1]
 
 
@@ -158,7 +158,7 @@ def merge(job: Job, results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         splits = plan.splits_of(job.waves)
         return [m.to_json() for m in in_order(plan, job.plan, splits, manifests)]
     except ForebayError as error:
-        return [_failure(error)]
+        return [failure_of(error)]
 
 
 def commit(job: Job, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def commit(job: Job, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     except StorageError:
         raise
     except ForebayError as error:
-        return _store_failure(storage, job, _failure(error))
+        return _store_failure(storage, job, failure_of(error))
 
 
 def guarded(job: Job, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -193,14 +193,15 @@ def guarded(job: Job, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except StorageError:
         raise
     except ForebayError as error:
-        return _store_failure(storage, job, _failure(error))
+        return _store_failure(storage, job, failure_of(error))
 
 
 def failure_key(job: Job) -> str:
     return f"_status/{job.plan}.failure.json"
 
 
-def _failure(error: ForebayError) -> dict[str, Any]:
+def failure_of(error: ForebayError) -> dict[str, Any]:
+    """An error as JSON; `error_of` makes it again."""
     kind = type(error).__name__
     known = kind if hasattr(cachelib.errors, kind) else "ForebayError"
     failure = {"failure": known, "message": str(error)}
@@ -227,6 +228,11 @@ def take_failure(job: Job) -> ForebayError | None:
     if failure is None:
         return None
     storage.delete_prefix(failure_key(job))
+    return error_of(failure)
+
+
+def error_of(failure: Mapping[str, Any]) -> ForebayError:
+    """The error that `failure_of` told of."""
     kind: type[ForebayError] = getattr(cachelib.errors, failure["failure"])
     error = kind(failure["message"])
     if isinstance(error, SourceError):

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import cachelib.errors
 from cachelib.errors import ForebayError, LedgerConflict, StorageError
 from cachelib.format.canonical import digest_of, seal
 from cachelib.format.entries import Entries, Replacement
 from cachelib.format.ledger import Commit, Ledger, Snapshot, replace_shards
 from cachelib.format.storage import Storage
 from pipelines.maintenance.changes import Change
+from pipelines.tasks import error_of, failure_of
 
 TRIES = 1000
 """Times that a commit is tried again after one of another writer."""
@@ -62,7 +62,7 @@ def work(job: Job, unit: range) -> dict[str, Any]:
     except StorageError:
         raise
     except ForebayError as error:
-        return _failure(error)
+        return failure_of(error)
     if found is None:
         return {}
     return {"unit": [unit.start, unit.stop], "added": found.added.to_json()}
@@ -83,7 +83,7 @@ def commit(job: Job, results: Iterable[dict[str, Any]]) -> dict[str, Any]:
     except StorageError:
         raise
     except ForebayError as error:
-        outcome = _failure(error)
+        outcome = failure_of(error)
     storage.write(outcome_key(job), seal(outcome))
     return outcome
 
@@ -139,12 +139,6 @@ def outcome_key(job: Job) -> str:
     return f"_status/{job.name}.outcome.json"
 
 
-def _failure(error: ForebayError) -> dict[str, Any]:
-    kind = type(error).__name__
-    known = kind if hasattr(cachelib.errors, kind) else "ForebayError"
-    return {"failure": known, "message": str(error)}
-
-
 def take_outcome(job: Job) -> dict[str, Any]:
     """What became of a job; removes it.
 
@@ -157,6 +151,5 @@ def take_outcome(job: Job) -> dict[str, Any]:
         raise ForebayError(f"{job.cache}: the change ended without a commit or an error")
     storage.delete_prefix(outcome_key(job))
     if "failure" in outcome:
-        kind: type[ForebayError] = getattr(cachelib.errors, outcome["failure"])
-        raise kind(outcome["message"])
+        raise error_of(outcome)
     return outcome
