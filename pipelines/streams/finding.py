@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cachelib.errors import SourceError, StorageError
 from cachelib.format import coverage
@@ -18,7 +18,7 @@ from pipelines.plan import remaining
 from pipelines.quarantine import SetAside, read_quarantine, set_aside
 from pipelines.sources.arrivals import Arrivals, stamp_of
 from pipelines.sources.discover import File, inspect_file
-from pipelines.streams.units import Stream, Unit, cut_unit
+from pipelines.streams.units import Stream, Unit, cut_unit, given_up
 
 AGAIN_SECONDS = 300.0
 """After which a file is handed out again if the ledger does not have it; each time twice as long.
@@ -55,6 +55,8 @@ class Finder:
     ) -> None:
         self._clock = clock
         self._handed: dict[str, _Handed] = {}
+        self._seen: int | None = None
+        self._given_up = ""
         self._stream = stream
         self._format = format
         place = stream.storage.local_path
@@ -69,6 +71,7 @@ class Finder:
 
     def look(self) -> tuple[list[Unit], Counter[str]]:
         """The units that have come, and how many files went otherwise, by what became of them."""
+        self._see_given_up()
         self._hand_out_again()
         try:
             look = self._arrivals.look()
@@ -94,7 +97,14 @@ class Finder:
             source = sources[piece.source]
             file = files[source.name]
             unit = Unit(
-                source, file.root, file.url, file.stamp, inspected_ns, piece.start, piece.stop
+                source,
+                file.root,
+                file.url,
+                file.stamp,
+                inspected_ns,
+                piece.start,
+                piece.stop,
+                self._given_up,
             )
             units += cut_unit(self._stream, unit)
             before = self._handed.get(source.name)
@@ -108,6 +118,22 @@ class Finder:
         if ledger.head() is None:
             return {}
         return coverage.merge(ledger.coverage_deltas(ledger.snapshot()))
+
+    def _see_given_up(self) -> None:
+        """Let all be handed out again, where a gc gave something up: it may have been of it."""
+        ledger = Ledger(self._stream.storage)
+        head = ledger.head()
+        if head is None or head == self._seen:
+            return
+        self._seen = head
+        given_up_now = given_up(ledger.commit(head))
+        if given_up_now != self._given_up:
+            self._given_up = given_up_now
+            now = self._clock()
+            self._handed = {
+                name: replace(handed, due=now, seconds=handed.seconds / 2)
+                for name, handed in self._handed.items()
+            }
 
     def _hand_out_again(self) -> None:
         """Take files for new that were handed out long ago and that the ledger does not have."""

@@ -14,7 +14,6 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions, StandardOptions
 from apache_beam.runners.runner import PipelineState
-from apache_beam.transforms.periodicsequence import PeriodicImpulse
 
 from cachelib.errors import ForebayError, SourceError
 from cachelib.format.ledger import Ledger
@@ -25,6 +24,7 @@ from pipelines.config import BuildConfig, ConfigError, GrowthConfig, setting
 from pipelines.progress import alive
 from pipelines.request import find_sources, inquire
 from pipelines.sources import Discovery
+from pipelines.streams.clock import Impulses
 from pipelines.streams.transforms import CommitStream, FindFiles, SealEras, StreamShards
 from pipelines.streams.units import Stream
 from pipelines.tasks import tokenizer_objects
@@ -108,7 +108,7 @@ def file_stream(
     pipeline: beam.Pipeline, described: Stream, config: BuildConfig, growth: GrowthConfig
 ) -> beam.PCollection:
     """The whole pipeline: from files that come to the versions of commits."""
-    impulses = pipeline | "Looks" >> PeriodicImpulse(fire_interval=growth.every)
+    impulses = pipeline | "Looks" >> Impulses(growth.every)
     _ = impulses | "SealEras" >> SealEras(described, growth.seal_after, growth.seal_bytes)
     return (
         impulses

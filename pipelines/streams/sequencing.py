@@ -7,13 +7,13 @@ again without that part.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from cachelib.errors import IncompatibleCache
+from cachelib.errors import AttemptRetired, IncompatibleCache
 from cachelib.format import coverage
 from cachelib.format.canonical import digest_of
 from cachelib.format.coverage import Taken
@@ -31,7 +31,7 @@ from cachelib.format.shard import (
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
 from cachelib.reading.scan import Scan
-from pipelines.streams.units import Shard, Stream, manifest_of
+from pipelines.streams.units import MESSAGES, Shard, Stream, manifest_of
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Sequenced:
             what was covered, covered already, and left out since their source was taken in with
             other content.
         late: those taken of a source of which later positions were covered before.
+        given_up: left out since a gc has given them up; their files are handed out again.
     """
 
     commit: Commit | None
@@ -52,6 +53,7 @@ class Sequenced:
     known: int
     changed: int
     late: int
+    given_up: int
 
 
 def sequence(stream: Stream, shards: Iterable[Shard]) -> Sequenced:
@@ -59,6 +61,7 @@ def sequence(stream: Stream, shards: Iterable[Shard]) -> Sequenced:
 
     Raises:
         IncompatibleCache: the cache was marked complete, or its rows are made in another way.
+        AttemptRetired: a gc has given up messages before they were committed.
         StorageError: the ledger could not be read or written; trying again may help.
     """
     ordered = _in_order(shards)
@@ -67,7 +70,8 @@ def sequence(stream: Stream, shards: Iterable[Shard]) -> Sequenced:
         head = ledger.head()
         parent = None if head is None else ledger.snapshot(head)
         taken = {} if parent is None else coverage.merge(ledger.coverage_deltas(parent))
-        found = _choose(stream, ordered, taken)
+        collected = None if parent is None else parent.commit.collected
+        found = _choose(stream, ordered, taken, ledger.retired_attempts(collected))
         if not found.chosen:
             return found.told(None)
         if parent is not None and parent.commit.finished:
@@ -91,9 +95,12 @@ class _Chosen:
     known: int = 0
     changed: int = 0
     late: int = 0
+    given_up: int = 0
 
     def told(self, commit: Commit | None) -> Sequenced:
-        return Sequenced(commit, self.taken, self.cut, self.known, self.changed, self.late)
+        return Sequenced(
+            commit, self.taken, self.cut, self.known, self.changed, self.late, self.given_up
+        )
 
 
 def _in_order(shards: Iterable[Shard]) -> list[Shard]:
@@ -106,7 +113,12 @@ def _in_order(shards: Iterable[Shard]) -> list[Shard]:
     return list({shard.manifest["shard"]: shard for shard in sorted(shards, key=place)}.values())
 
 
-def _choose(stream: Stream, shards: Sequence[Shard], before: Mapping[str, Taken]) -> _Chosen:
+def _choose(
+    stream: Stream,
+    shards: Sequence[Shard],
+    before: Mapping[str, Taken],
+    retired: Collection[tuple[str, str]],
+) -> _Chosen:
     taken = dict(before)
     found = _Chosen([], {})
     for shard in shards:
@@ -118,11 +130,17 @@ def _choose(stream: Stream, shards: Sequence[Shard], before: Mapping[str, Taken]
         if not left:
             found.known += 1
             continue
-        if tuple(left) == manifest.covers:
-            found.taken += 1
-        else:
+        whole = tuple(left) == manifest.covers
+        lost = (manifest.shard, manifest.attempt) in retired
+        if not whole and not lost:
             manifest = cut(stream.storage, stream.making.schema, manifest, left)
-            found.cut += 1
+            lost = (manifest.shard, manifest.attempt) in retired
+        if lost:
+            _refuse_messages(stream, shard)
+            found.given_up += 1
+            continue
+        found.taken += whole
+        found.cut += not whole
         found.late += any(_is_late(before, cover) for cover in left)
         found.chosen.append(manifest)
         found.versions |= {cover.source: shard.versions[cover.source] for cover in left}
@@ -130,6 +148,17 @@ def _choose(stream: Stream, shards: Sequence[Shard], before: Mapping[str, Taken]
         old = {name: taken[name] for name in delta["source"] if name in taken}
         taken |= coverage.merge([coverage.columns(old), delta])
     return found
+
+
+def _refuse_messages(stream: Stream, shard: Shard) -> None:
+    """AttemptRetired if a shard is of messages, which nobody can hand out again."""
+    if MESSAGES in shard.versions.values():
+        raise AttemptRetired(
+            f"{stream.cache}: messages of {', '.join(sorted(shard.versions))} were written, and "
+            "given up by a gc before they were committed; they are not lost where they came from. "
+            "Begin the stream anew from what the ledger covers, and let gc keep what is younger "
+            "than a commit of the stream takes (--younger)"
+        )
 
 
 def _has_changed(taken: Mapping[str, Taken], cover: Cover, versions: Mapping[str, str]) -> bool:

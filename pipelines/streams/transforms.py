@@ -252,7 +252,7 @@ class _Commit(beam.DoFn):
 
     def process(self, keyed: tuple[int, Any]) -> Iterator[int]:
         found = sequence(self._stream, keyed[1])
-        for name in ("taken", "cut", "known", "changed", "late"):
+        for name in ("taken", "cut", "known", "changed", "late", "given_up"):
             Metrics.counter(NAMESPACE, f"shards_{name}").inc(getattr(found, name))
         if found.commit is not None:
             yield found.commit.version

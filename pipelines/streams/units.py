@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cachelib.errors import SourceError
+from cachelib.format.canonical import digest_of
+from cachelib.format.ledger import Commit
 from cachelib.format.shard import Manifest
 from cachelib.format.storage import Storage
 from pipelines.plan import Piece, Plan, Split, make_splits
@@ -78,6 +80,7 @@ class Unit:
         url: of the file.
         stamp: what told its content when it was found.
         inspected_ns: when it was inspected, since the epoch.
+        given_up: what the ledger had given up when it was handed out; see `given_up`.
     """
 
     source: Source
@@ -87,6 +90,7 @@ class Unit:
     inspected_ns: int
     start: int
     stop: int | None
+    given_up: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,15 @@ class Shard:
 
     manifest: dict[str, Any]
     versions: dict[str, str]
+
+
+def given_up(commit: Commit) -> str:
+    """A digest of all attempts that were given up by some gc; "" if there are none.
+
+    Units that are handed out after a gc become shards of other ids, since those from before may be
+    among what it gave up, and would be adopted.
+    """
+    return "" if commit.collected is None else digest_of(commit.collected["attempts"])
 
 
 def cut_unit(stream: Stream, unit: Unit) -> list[Unit]:
@@ -119,7 +132,13 @@ def write_unit(stream: Stream, unit: Unit) -> list[Shard]:
     source = replace(unit.source, root=0)
     pieces = [Piece(0, unit.start, unit.stop)]
     splits = make_splits(pieces, [source], stream.making.split_bytes)
-    plan = replace(stream.making, sources=(source,), splits=splits, waves=(0, len(splits)))
+    plan = replace(
+        stream.making,
+        parent=unit.given_up,
+        sources=(source,),
+        splits=splits,
+        waves=(0, len(splits)),
+    )
     place = Workplace(
         stream.storage, plan, plan.name, (unit.root,), unit.inspected_ns, _encoder(stream)
     )

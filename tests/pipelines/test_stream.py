@@ -21,17 +21,18 @@ from apache_beam.transforms.window import TimestampedValue
 
 import cachelib
 from cachelib.commands.verify import verify
-from cachelib.errors import IncompatibleCache
+from cachelib.errors import AttemptRetired, IncompatibleCache
 from cachelib.format.coverage import merge
 from cachelib.format.ledger import Ledger, Snapshot
 from cachelib.format.storage import Storage
 from pipelines.commit import finish, seal
 from pipelines.config import growing_config
 from pipelines.launcher import build
+from pipelines.maintenance.gc import gc
 from pipelines.quarantine import read_quarantine
 from pipelines.streams.finding import AGAIN_SECONDS, Finder, Sealer
 from pipelines.streams.launcher import describe
-from pipelines.streams.sequencing import sequence
+from pipelines.streams.sequencing import Sequenced, sequence
 from pipelines.streams.transforms import (
     CommitStream,
     FindFiles,
@@ -41,7 +42,7 @@ from pipelines.streams.transforms import (
     of_kafka,
     of_pubsub,
 )
-from pipelines.streams.units import Stream, Unit, write_unit
+from pipelines.streams.units import Stream, Unit, write_messages, write_unit
 from tests.pipelines.conftest import sentences, write_jsonl
 
 FILES = 4
@@ -264,6 +265,32 @@ def test_what_an_engine_lost_is_handed_out_again(stream: Stream, folder: Path) -
     now = 100 * AGAIN_SECONDS
     assert finder.look()[0] == []
     check_whole(stream)
+
+
+def test_what_a_gc_gave_up_before_it_was_committed_is_written_anew(
+    stream: Stream, folder: Path
+) -> None:
+    finder = Finder(stream, [str(folder)], None, 0)
+    first, *others = finder.look()[0]
+    sequence(stream, write_unit(stream, first))
+    lost = [shard for unit in others for shard in write_unit(stream, unit)]
+    gc(stream.cache, keep=1, younger=0)
+    assert sequence(stream, lost) == Sequenced(None, 0, 0, 0, 0, 0, len(lost))
+    again = [shard for unit in finder.look()[0] for shard in write_unit(stream, unit)]
+    assert not {s.manifest["shard"] for s in again} & {s.manifest["shard"] for s in lost}
+    found = sequence(stream, [*lost, *again])
+    assert (found.taken, found.known + found.given_up) == (len(again), len(lost))
+    assert finder.look()[0] == []
+    check_whole(stream)
+
+
+def test_messages_that_a_gc_gave_up_stop_the_stream(stream: Stream, units: list[Unit]) -> None:
+    sequence(stream, write_unit(stream, units[0]))
+    data = b'{"text": "lost?", "id": "m"}'
+    shards = write_messages(stream, "topic/0", [(0, data)], "jsonl")
+    gc(stream.cache, keep=1, younger=0)
+    with pytest.raises(AttemptRetired, match=r"messages of topic/0 .* Begin the stream anew"):
+        sequence(stream, shards)
 
 
 def test_bad_records_are_rejects(stream: Stream, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A stream on Prism while files arrive, and its worker and Prism itself are killed.
+"""A stream on Prism while files arrive: its worker and Prism are killed, its cache is changed.
 
 FOREBAY_SOAK_SECONDS says for how long files arrive; 45 if it is not set.
 """
@@ -22,11 +22,13 @@ import psutil
 import pytest
 
 import cachelib
+import pipelines
 from cachelib.commands.verify import verify
 from cachelib.errors import CacheNotFound
 from cachelib.format.coverage import merge
 from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
+from cachelib.ragged import Ragged
 from tests.pipelines.conftest import sentences, write_jsonl
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -54,10 +56,12 @@ def prism() -> str:
 class Job:
     """The command `forebay stream`, with the Prism that it starts and works for."""
 
-    def __init__(self, folder: Path, tokenizer: str, to: Path, prism: str) -> None:
+    def __init__(
+        self, folder: Path, tokenizer: str, to: Path, prism: str, seal_after: int = 10
+    ) -> None:
         command = [sys.executable, "-m", "pipelines.entry", "stream", str(folder), "--to", str(to)]
         options = ["--tokenizer", tokenizer, "--keep", "id", "--settle", "0", "--every", "1"]
-        options += ["--seal-after", "10", "--quiet", f"--prism_location={prism}"]
+        options += ["--seal-after", f"{seal_after}", "--quiet", f"--prism_location={prism}"]
         self.process = subprocess.Popen(
             [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -101,6 +105,11 @@ def rows(path: Path) -> int:
         return len(cachelib.open(path))
     except CacheNotFound:
         return 0
+
+
+def ids(column: object) -> list[str]:
+    assert isinstance(column, Ragged)
+    return [bytes(value).decode() for value in column]
 
 
 @pytest.fixture
@@ -164,7 +173,7 @@ def test_every_record_is_there_once_whatever_is_killed(
     finally:
         job.stop()
     cache = cachelib.open(to)
-    found = sorted(bytes(value).decode() for value in cache.take(np.arange(len(cache)))["id"])
+    found = sorted(ids(cache.take(np.arange(len(cache)))["id"]))
     assert found == sorted(
         f"r{1000 * n + i}" for n, count in enumerate(arriving) for i in range(count)
     )
@@ -175,3 +184,56 @@ def test_every_record_is_there_once_whatever_is_killed(
     assert {name: t.ranges for name, t in taken.items()} == {n: ((0, s),) for n, s in sizes.items()}
     assert [str(problem) for problem in verify(Storage.at(to))] == []
     assert snapshot.eras.tolist()[-1] == snapshot.rows
+
+
+def test_changes_beside_a_stream(
+    folder: Path, tokenizer: str, tmp_path: Path, prism: str, arriving: list[int]
+) -> None:
+    """Compactions and collections, then deletions, too, while a stream commits every second."""
+    to, began = tmp_path / "cache", time.monotonic()
+    job = Job(folder, tokenizer, to, prism, seal_after=2)
+    gone: set[str] = set()
+    rounds = 0
+    try:
+        reader = cachelib.open(to, follow=True, timeout=60)
+        served = reader.dataset().shuffle(3).loader(8, last="short")
+        batches: list[list[str]] = []
+        while time.monotonic() - began < SECONDS / 2 or len(batches) < 40:
+            job.check()
+            batches.append(ids(next(served)["id"]))
+            if len(batches) % 20 == 0:
+                pipelines.compact(to, shard_bytes=64 << 10)
+                pipelines.gc(to, keep=1, younger=3)
+        again = cachelib.open(to, follow=True).dataset().shuffle(3).loader(8, last="short")
+        assert [ids(next(again)["id"]) for _ in batches] == batches
+        while time.monotonic() - began < SECONDS or rounds < 3:
+            job.check()
+            number = len(arriving) - 4  # old enough to have been taken in
+            whole = {f"r{1000 * number + i}" for i in range(arriving[number])}
+            if deleted := pipelines.delete(to, sources=[f"{number:05d}.jsonl"]).rows:
+                assert deleted == len(whole)
+                gone |= whole
+            one = f"r{1000 * (number - 1)}"
+            if pipelines.delete(to, where=[("id", "==", one)]).rows:
+                gone.add(one)
+            pipelines.compact(to, shard_bytes=64 << 10)
+            pipelines.gc(to, keep=1, younger=3)
+            rounds += 1
+        seen, since = -1, time.monotonic()
+        while rows(to) < sum(arriving):
+            job.check()
+            if rows(to) > seen:
+                seen, since = rows(to), time.monotonic()
+            assert time.monotonic() < since + 60, f"{seen} of {sum(arriving)} rows, and no more"
+            time.sleep(0.2)
+    finally:
+        job.stop()
+    pipelines.compact(to)
+    pipelines.gc(to, keep=1, younger=0)
+    cache = cachelib.open(to)
+    left = cache.dataset()
+    found = sorted(ids(left.take(np.arange(len(left)))["id"]))
+    all_ids = {f"r{1000 * n + i}" for n, count in enumerate(arriving) for i in range(count)}
+    assert found == sorted(all_ids - gone)
+    assert len(cache) == len(all_ids)  # indices never shift
+    assert [str(problem) for problem in verify(Storage.at(to))] == []
