@@ -1,6 +1,6 @@
 """A stream on Prism while files arrive: its worker and Prism are killed, its cache is changed.
 
-FOREBAY_SOAK_SECONDS says for how long files arrive; 45 if it is not set.
+FOREBAY_SOAK_SECONDS says for how long files arrive; 90 if it is not set.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.pipelines.conftest import sentences, write_jsonl
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
-SECONDS = float(os.environ.get("FOREBAY_SOAK_SECONDS", "45"))
+SECONDS = float(os.environ.get("FOREBAY_SOAK_SECONDS", "90"))
 PRISM = "github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0"
 RATES = (0.2, 1.0, 4.0)
 """Files a second, one after another."""
