@@ -143,6 +143,17 @@ def arriving(folder: Path) -> Iterator[list[int]]:
     thread.join(30)
 
 
+def take_in_all(job: Job, to: Path, arriving: list[int], began: float) -> None:
+    """Wait until no more files arrive and their rows are there; never long for the next ones."""
+    seen, since = -1, time.monotonic()
+    while time.monotonic() - began < SECONDS + 1 or rows(to) < sum(arriving):
+        job.check()
+        if rows(to) > seen:
+            seen, since = rows(to), time.monotonic()
+        assert time.monotonic() < since + 60, f"{seen} of {sum(arriving)} rows, and no more"
+        time.sleep(0.2)
+
+
 def test_every_record_is_there_once_whatever_is_killed(
     folder: Path, tokenizer: str, tmp_path: Path, prism: str, arriving: list[int]
 ) -> None:
@@ -163,13 +174,7 @@ def test_every_record_is_there_once_whatever_is_killed(
             (job.kill_worker if victim == "worker" else job.kill_prism)()
     job = Job(folder, tokenizer, to, prism)
     try:
-        seen, since = -1, time.monotonic()
-        while time.monotonic() - began < SECONDS + 1 or rows(to) < sum(arriving):
-            job.check()
-            if rows(to) > seen:
-                seen, since = rows(to), time.monotonic()
-            assert time.monotonic() < since + 60, f"{seen} of {sum(arriving)} rows, and no more"
-            time.sleep(0.2)
+        take_in_all(job, to, arriving, began)
     finally:
         job.stop()
     cache = cachelib.open(to)
@@ -219,13 +224,7 @@ def test_changes_beside_a_stream(
             pipelines.compact(to, shard_bytes=64 << 10)
             pipelines.gc(to, keep=1, younger=3)
             rounds += 1
-        seen, since = -1, time.monotonic()
-        while rows(to) < sum(arriving):
-            job.check()
-            if rows(to) > seen:
-                seen, since = rows(to), time.monotonic()
-            assert time.monotonic() < since + 60, f"{seen} of {sum(arriving)} rows, and no more"
-            time.sleep(0.2)
+        take_in_all(job, to, arriving, began)
     finally:
         job.stop()
     pipelines.compact(to)
