@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from pipelines.columns import text_schema
 from pipelines.config import BuildConfig, called
 from pipelines.sample import Sample, take_sample
 from pipelines.sources import Discovery, discover, url_of
+from pipelines.sources.files import lies_in
 from pipelines.sources.mapping import mapped
 from pipelines.sources.records import Holdout, Reading, Source
 from pipelines.tasks import tokenizer_objects
@@ -85,7 +85,7 @@ def find_sources(config: BuildConfig) -> Discovery:
     if not inside:
         return discovery
     if len(inside) == len(discovery.sources):
-        raise SourceError(f"all files that were found belong to the cache {place} itself")
+        raise SourceError(f"all files that were found belong to the cache {config.to} itself")
     own_files = [(_url(discovery, source), "part of the cache") for source in inside]
     return replace(
         discovery,
@@ -99,9 +99,9 @@ def _url(discovery: Discovery, source: Source) -> str:
 
 
 def belongs_to(config: BuildConfig, url: str) -> bool:
-    """Whether a file lies in the cache that a configuration makes, on this machine."""
-    place = Storage.at(config.to).local_path
-    return place is not None and url.removeprefix("file://").startswith(f"{place}{os.sep}")
+    """Whether a file lies in a cache that a configuration makes."""
+    sides = (False, True) if config.holdout else (False,)
+    return any(lies_in(url, Storage.at(cache_url(config, held))) for held in sides)
 
 
 def inquire(

@@ -29,7 +29,7 @@ from pipelines.plan import Piece, Plan, shard_id
 from pipelines.runs import RunWriter
 from pipelines.sources import read, url_of
 from pipelines.sources.records import Reading, Records, Source
-from pipelines.sources.watch import Stamp, check_inspected, check_unchanged
+from pipelines.sources.watch import Mark, check_inspected, check_unchanged
 from pipelines.tokenization import Encoder, differing
 from pipelines.tokenization.arrow import buffers, take
 
@@ -100,7 +100,7 @@ class _Batch:
     records: Records
     ends: bool  # whether these are the last of the piece
     url: str
-    stamp: Stamp | None  # of the file, before it was read
+    mark: Mark | None  # of the file, before it was read
 
 
 @dataclass(frozen=True)
@@ -197,12 +197,12 @@ def _write_parts(
         for border in borders.within(event.piece, source, event.records):
             if border > at:
                 part.add(event.piece, source.name, _between(event.records, at, border))
-                part.stamps[source.name, event.url] = event.stamp
+                part.marks[source.name, event.url] = event.mark
             yield part.publish(following=(event.piece, border))
             part = _Part(work, begin.split, part.number + 1, behind)
             at = border
         part.add(event.piece, source.name, _between(event.records, at, event.records.stop))
-        part.stamps[source.name, event.url] = event.stamp
+        part.marks[source.name, event.url] = event.mark
         if event.ends:
             part.close_piece(source, piece)
     yield part.publish(following=None)
@@ -248,7 +248,7 @@ class _Part:
     behind: WriteBehind | AtOnce
     exact: bool = False
     covers: list[Cover] = field(default_factory=list)
-    stamps: dict[tuple[str, str], Stamp | None] = field(default_factory=dict)
+    marks: dict[tuple[str, str], Mark | None] = field(default_factory=dict)
     _covered: int = -1  # the piece of the last cover
     _waiting: list[tuple[str, Records]] = field(default_factory=list)
     _waiting_bytes: int = 0
@@ -340,7 +340,7 @@ class _Part:
         """Publish what is written, or what is written anew where the audit finds a difference."""
         if self._audit_differs():
             return self._again(following)
-        for (name, url), before in self.stamps.items():
+        for (name, url), before in self.marks.items():
             with _blaming(name):
                 check_unchanged(url, before)
         manifest = self._writer.finish(
@@ -367,7 +367,7 @@ class _Part:
         """Write the part again, tokenized with the exact engine only."""
         again = _Part(self.work, self.split, self.number, AtOnce(), exact=True)
         again._count("redone", 1)
-        again.stamps |= self.stamps
+        again.marks |= self.marks
         sources = {source.name: index for index, source in enumerate(self.work.plan.sources)}
         for number, cover in enumerate(self.covers):
             index = sources[cover.source]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cachelib.errors import CorruptData, ForebayError, StorageError
+from cachelib.format import endpoints
 from cachelib.format.canonical import seal, unseal
 
 if TYPE_CHECKING:
@@ -163,12 +164,11 @@ def _kvstore_spec(url: str) -> dict[str, Any]:
         return {"driver": scheme, "path": rest}
     bucket, _, path = rest.partition("/")
     if scheme == "gs":
+        endpoints.agree()
         return {"driver": "gcs", "bucket": bucket, "path": path}
     spec: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": path}
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if endpoint:
-        spec["endpoint"] = endpoint
-        spec["aws_region"] = os.environ.get("AWS_REGION", "us-east-1")
+    if (endpoint := endpoints.s3_endpoint()) is not None:
+        spec |= {"endpoint": endpoint, "aws_region": endpoints.s3_region()}
     return spec
 
 

@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from cachelib.errors import SourceError
 from pipelines.sources import files
 from pipelines.sources.discover import File, clashes, files_of
-
-WHOLE = ("gs://", "gcs://", "s3://", "s3a://")
-"""Stores that show an object only when all of it is there."""
+from pipelines.sources.inspect import told_stamp
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,10 @@ class Arrivals:
         return _Waiting(file, self._clock())
 
     def _has_settled(self, waiting: _Waiting) -> bool:
-        if waiting.file.url.startswith(WHOLE) or self._clock() - waiting.since >= self._settle:
+        if (
+            waiting.file.url.startswith(files.STORES)
+            or self._clock() - waiting.since >= self._settle
+        ):
             return True
         written = _written(waiting.file.url)
         return written is not None and time.time() - written >= self._settle
@@ -154,13 +155,39 @@ def _stamped(file: File) -> File | None:
 
 
 def stamp_of(url: str) -> str | None:
-    """The stamp of a local file as it is now, None where it has gone; "" of a remote one."""
-    if not files.is_local(url):
+    """The stamp of a file as it is now, None where it has gone; "" where that is not told.
+
+    Raises:
+        SourceError: its store cannot be asked now.
+    """
+    if url.startswith(files.HTTP):
         return ""
-    with suppress(OSError):
-        found = os.stat(files.local_path(url))
-        return f"{found.st_size}-{found.st_mtime_ns}-{found.st_ino}"
-    return None
+    if files.is_local(url):
+        with suppress(OSError):
+            found = os.stat(files.local_path(url))
+            return f"{found.st_size}-{found.st_mtime_ns}-{found.st_ino}"
+        return None
+    with files.naming(url):
+        store, path = files.filesystem(url)
+        try:
+            return told_stamp(store.info(path))
+        except FileNotFoundError:
+            return None
+        except PermissionError:
+            return ""
+
+
+def became(url: str, stamp: str) -> str | None:
+    """Why a file that had a stamp cannot be read, but for what is in it: it has "vanished" or
+    "changed", or its store is "unreached". Else None.
+    """
+    try:
+        now = stamp_of(url)
+    except SourceError:
+        return "unreached"
+    if now is None:
+        return "vanished"
+    return "changed" if now != stamp and now and stamp else None
 
 
 def _written(url: str) -> float | None:

@@ -19,7 +19,7 @@ from cachelib.errors import SourceError
 from cachelib.format.ledger import commit_key
 from cachelib.format.storage import not_utf8
 from pipelines.sources import files
-from pipelines.sources.inspect import CHECKSUMS, format_by_name, inspect
+from pipelines.sources.inspect import format_by_name, inspect, told_stamp
 from pipelines.sources.records import FORMATS, Source
 
 THREADS = 16
@@ -277,11 +277,7 @@ def _list_remote(url: str, any_suffix: bool) -> Listing:
 def _stamps(root: str, found: dict[str, dict]) -> dict[str, str]:
     """What a listing says of the content of files, by their paths below the root."""
     prefix = files.filesystem(root)[1].rstrip("/") + "/"
-    told = ("size", *CHECKSUMS, "mtime", "LastModified", "updated")
-    return {
-        path.removeprefix(prefix): " ".join(str(info[key]) for key in told if info.get(key))
-        for path, info in found.items()
-    }
+    return {path.removeprefix(prefix): told_stamp(info) for path, info in found.items()}
 
 
 def _check_there(store: Any, path: str, url: str) -> None:
@@ -309,6 +305,11 @@ def _outside_caches(
     listed = list(found)
     first = commit_key(0)
     caches = {path.removesuffix(first) for path, _ in listed if f"/{path}".endswith(f"/{first}")}
+    begun = [
+        {f"/{path}".partition(f"/{part}/")[0] for path, _ in listed if f"/{part}/" in f"/{path}"}
+        for part in ("_plans", "shards")
+    ]
+    caches |= {f"{cache}/".lstrip("/") for cache in set.intersection(*begun)}
     parts = tuple(f"{cache}{part}/" for cache in sorted(caches) for part in CACHE_PARTS)
     yield from ((path, why) for path, why in listed if not path.startswith(parts))
     present = {part for path, _ in listed for part in parts if path.startswith(part)}

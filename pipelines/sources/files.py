@@ -17,6 +17,8 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from cachelib.errors import ForebayError, SourceChanged, SourceError
+from cachelib.format import endpoints
+from cachelib.format.storage import Storage
 from pipelines.sources import compression
 from pipelines.sources.records import Source
 
@@ -27,6 +29,9 @@ REMOTE_BLOCK = 4 << 20
 """Bytes of one range request."""
 
 HTTP = ("http://", "https://")
+
+STORES = ("gs://", "gcs://", "s3://", "s3a://")
+"""Object stores: they show an object only when all of it is there, and tell its checksum."""
 
 
 def is_local(url: str) -> bool:
@@ -42,6 +47,16 @@ def local_path(url: str) -> str:
 def join(root: str, path: str) -> str:
     """The URL of a file below a root."""
     return f"{root.rstrip('/')}/{path}"
+
+
+def lies_in(url: str, storage: Storage) -> bool:
+    """Whether a file lies in a cache, by their URLs."""
+    place = storage.local_path
+    if place is not None:
+        return is_local(url) and local_path(url).startswith(f"{place}{os.sep}")
+    scheme, separator, rest = url.partition("://")
+    scheme = {"gcs": "gs", "s3a": "s3"}.get(scheme, scheme)
+    return f"{scheme}{separator}{rest}".startswith(storage.url)
 
 
 def url_of(root: str, source: Source) -> str:
@@ -90,11 +105,11 @@ def _no_server(url: str, reason: BaseException) -> str:
 
 def filesystem(url: str) -> tuple[Any, str]:
     """The fsspec file system of a remote URL, and the path within it."""
+    endpoints.agree()
     import fsspec.core
 
-    protocol = url.split("://", 1)[0]
     # A remembered listing would hide that a file has changed.
-    options = {"use_listings_cache": False} if protocol in ("gs", "gcs", "s3", "s3a") else {}
+    options = {"use_listings_cache": False} if url.startswith(STORES) else {}
     return fsspec.core.url_to_fs(url, **options)
 
 
@@ -145,6 +160,11 @@ def _open_local(url: str, size: int | None) -> BinaryIO:
 
 def _open_remote(url: str, size: int | None) -> BinaryIO:
     files, path = filesystem(url)
+    if url.startswith(STORES):
+        file = files.open(path, "rb", block_size=REMOTE_BLOCK, cache_type="readahead")
+        if size is not None:
+            check_size(url, file.size, size)
+        return file
     info = files.info(path)
     if size is not None:
         check_size(url, info.get("size"), size)

@@ -42,6 +42,9 @@ SAMPLES, SAMPLE = 64, 64 << 10
 CHECKSUMS = ("md5Hash", "Content-MD5", "crc32c", "ETag")
 """What stores call the checksum of an object, best first."""
 
+TIMES = ("mtime", "LastModified", "updated")
+"""What stores call the time at which an object was written."""
+
 STREAM_MAGIC = b"\xff\xff\xff\xff"  # the continuation marker before a message of Arrow IPC
 
 
@@ -121,15 +124,27 @@ def _remote(url: str, file: BinaryIO) -> tuple[int, str, bytes]:
     size = info.get("size")
     if size is None:
         raise SourceError(f"{url}: the server does not tell its size; download it first")
-    checksum = next((f"{key}:{info[key]}" for key in CHECKSUMS if info.get(key)), None)
+    told = told_version(info)
     head = _exactly(file, min(size, HEAD))
-    if checksum:
-        return size, f"{size}-{checksum.replace(chr(34), '')}", head
+    if told is not None:
+        return size, told, head
     if size <= HASHED_WHOLE or not file.seekable():
         rest = iter(lambda: file.read(files.CHUNK), b"")
         return size, f"{size}-{_digest(itertools.chain([head], rest))}", head
     samples = (store.cat_file(path, at, at + SAMPLE) for at in sample_starts(size))
     return size, f"{size}-{_digest(samples)}", head
+
+
+def told_version(info: Mapping[str, Any]) -> str | None:
+    """The content version that a store tells of an object, None where it tells no checksum."""
+    checksum = next((f"{key}:{info[key]}" for key in CHECKSUMS if info.get(key)), None)
+    return checksum and f"{info['size']}-{checksum.replace(chr(34), '')}"
+
+
+def told_stamp(info: Mapping[str, Any]) -> str:
+    """What a store tells of an object that changes with its content."""
+    told = (str(info[key]) for key in ("size", *TIMES) if info.get(key))
+    return told_version(info) or " ".join(told)
 
 
 def sample_starts(size: int) -> list[int]:

@@ -16,8 +16,9 @@ from pipelines.commit import seal
 from pipelines.eras import EraClock
 from pipelines.plan import remaining
 from pipelines.quarantine import SetAside, read_quarantine, set_aside
-from pipelines.sources.arrivals import Arrivals, stamp_of
+from pipelines.sources.arrivals import Arrivals, became
 from pipelines.sources.discover import File, inspect_file
+from pipelines.sources.files import lies_in
 from pipelines.streams.units import Stream, Unit, cut_unit, given_up
 
 AGAIN_SECONDS = 300.0
@@ -59,12 +60,11 @@ class Finder:
         self._given_up = ""
         self._stream = stream
         self._format = format
-        place = stream.storage.local_path
         self._arrivals = Arrivals(
             inputs,
             any_suffix=format is not None,
             settle_seconds=settle_seconds,
-            leave_out=lambda file: place is not None and file.url.startswith(f"{place}/"),
+            leave_out=lambda file: lies_in(file.url, stream.storage),
             clock=clock,
         )
         self._quarantine = read_quarantine(stream.storage)
@@ -155,11 +155,11 @@ class Finder:
         return before is not None and before.stamp == file.stamp
 
     def _has_fault(self, file: File, error: SourceError) -> str:
-        now = stamp_of(file.url)
-        if now is None:
-            return "vanished"
-        if now not in (file.stamp, ""):
-            return "changed"  # it is given out again when it has settled
+        otherwise = became(file.url, file.stamp)
+        if otherwise == "unreached":
+            self._arrivals.forget([file.name])
+        if otherwise is not None:  # one that changed is given out again when it has settled
+            return otherwise
         fault = SetAside(file.name, file.stamp, type(error).__name__, str(error))
         set_aside(self._stream.storage, fault)
         self._quarantine[file.name] = fault

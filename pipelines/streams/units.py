@@ -19,7 +19,7 @@ from cachelib.format.storage import Storage
 from pipelines.plan import Piece, Plan, Split, make_splits
 from pipelines.quarantine import SetAside, set_aside
 from pipelines.request import Request
-from pipelines.sources.arrivals import stamp_of
+from pipelines.sources.arrivals import became
 from pipelines.sources.messages import decode_messages
 from pipelines.sources.reader import as_read
 from pipelines.sources.records import Reading, Records, Source
@@ -195,18 +195,17 @@ def _runs(positions: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def write_or_set_aside(stream: Stream, unit: Unit) -> tuple[list[Shard], str | None]:
-    """The shards of a unit, or what became of it: "vanished", "changed" or "damaged".
+    """The shards of a unit, or what became of it: "damaged", or as of `became`.
 
-    A damaged file is remembered. One that changed comes again as it is then.
+    A damaged file is remembered. One that changed comes again as it is then, and one whose store
+    could not be asked when it is handed out again.
     """
     try:
         return write_unit(stream, unit), None
     except SourceError as error:
-        now = stamp_of(unit.url)
-        if now is None:
-            return [], "vanished"
-        if now not in (unit.stamp, ""):
-            return [], "changed"
+        otherwise = became(unit.url, unit.stamp)
+        if otherwise is not None:
+            return [], otherwise
         fault = SetAside(unit.source.name, unit.stamp, type(error).__name__, str(error))
         set_aside(stream.storage, fault)
         return [], "damaged"

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import zstandard
 
 import cachelib
 import pipelines
@@ -55,6 +52,7 @@ from tests.cachelib.helpers import (
     write_cache,
     write_shard,
 )
+from tests.maintenance.stored import stored
 from tests.pipelines.conftest import sentences, tokenizer, write_jsonl
 
 __all__ = ["tokenizer"]
@@ -577,18 +575,6 @@ def test_no_byte_of_what_was_deleted_is_left(
         for needle in needles:
             assert needle not in data or (by == "id" and b'"reason"' in data)
     assert [str(problem) for problem in verify(Storage.at(path))] == []
-
-
-def stored(path: Path) -> Iterator[bytes]:
-    """Every object of a cache as it is, and all that is compressed in it."""
-    for file in path.rglob("*"):
-        if not file.is_file():
-            continue
-        data = file.read_bytes()
-        yield data
-        for found in re.finditer(re.escape(b"\x28\xb5\x2f\xfd"), data):
-            with suppress(zstandard.ZstdError):
-                yield zstandard.ZstdDecompressor().decompressobj().decompress(data[found.start() :])
 
 
 @pytest.mark.slow

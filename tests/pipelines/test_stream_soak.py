@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -30,27 +29,18 @@ from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
 from tests.pipelines.conftest import sentences, write_jsonl
+from tests.programs import program
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 SECONDS = float(os.environ.get("FOREBAY_SOAK_SECONDS", "90"))
-PRISM = "github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0"
 RATES = (0.2, 1.0, 4.0)
 """Files a second, one after another."""
 
 
 @pytest.fixture(scope="module")
 def prism() -> str:
-    """The path of Prism, made by Go where it is not there yet."""
-    found = shutil.which("prism") or str(Path.home() / "go" / "bin" / "prism")
-    if os.access(found, os.X_OK):
-        return found
-    if shutil.which("go") is None:
-        pytest.skip("Prism is not there, nor Go to make it with")
-    made = subprocess.run(["go", "install", PRISM], capture_output=True, text=True, check=False)
-    if made.returncode or not os.access(found, os.X_OK):
-        pytest.skip(f"Go could not make Prism: {made.stderr[-200:]}")
-    return found
+    return program("prism")
 
 
 class Job:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,42 +23,10 @@ from pipelines import watching
 from pipelines.config import ConfigError, growing_config
 from pipelines.quarantine import read_quarantine
 from pipelines.sources.arrivals import Arrivals
-from pipelines.watching import Watched, watch
 from tests.pipelines.conftest import sentences, write_jsonl
+from tests.pipelines.watches import Running
 
 # Beam's FnApiRunner.
-
-
-class Running:
-    """A watch in a thread, and what it told."""
-
-    def __init__(self, folder: Path, tokenizer: str, to: Path, **more: Any) -> None:
-        self.lines: list[str] = []
-        self.stopped = threading.Event()
-        self.seen: Watched | None = None
-        values = {"every": 0.05, "settle": 0.0, "inputs": [str(folder)], "to": str(to), **more}
-        self.configs = growing_config({"tokenizer": tokenizer, **values})
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        self.seen = watch(*self.configs, stopped=self.stopped, tell=self.lines.append)
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline, self.lines
-            assert self.thread.is_alive(), self.lines
-            time.sleep(0.02)
-
-    def told(self, words: str) -> bool:
-        return any(words in line for line in self.lines)
-
-    def end(self) -> Watched:
-        self.stopped.set()
-        self.thread.join(60)
-        assert self.seen is not None, self.lines
-        return self.seen
 
 
 @pytest.fixture
