@@ -59,7 +59,8 @@ def commit_key(version: int) -> str:
 
 def no_cache(storage: Storage) -> CacheNotFound:
     """The error for a place without a cache."""
-    return CacheNotFound(f"{storage.url}: there is no cache here (no {commit_key(0)})")
+    nothing = f"there is no cache here (no {commit_key(0)})"
+    return CacheNotFound(f"{storage.url}: {storage.fault() or nothing}")
 
 
 def no_version(storage: Storage, version: int, newest: int) -> CacheNotFound:

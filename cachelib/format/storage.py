@@ -36,6 +36,16 @@ A shuffled window is one or two of them. With TensorStore's own limit of 32, at 
 10 batches of 64 windows a second, whatever the bandwidth (bench/README.md).
 """
 
+RETRIES = {"max_retries": 12, "initial_delay": "250ms", "max_delay": "8s"}
+"""How often requests that fail for reasons which may pass are sent again: for about a minute."""
+
+FIRST_SECONDS, LOOKS = 3.0, 2
+"""For how long, and how often, the first answer of a bucket is waited for before it is asked from
+outside why there is none. TensorStore tries for a minute, also where no server is.
+"""
+
+_answered: set[str] = set()  # the buckets that have answered this process
+
 _used_in: set[int] = set()  # the processes in which TensorStore's threads were started
 
 
@@ -78,12 +88,11 @@ def _context(kind: str) -> ts.Context:
     import tensorstore as ts
 
     if kind == "shared":
-        retries = {"max_retries": 12, "initial_delay": "250ms", "max_delay": "8s"}
         shared = ("memory_key_value_store", "file_io_concurrency", "data_copy_concurrency")
         return ts.Context(
             {
-                "gcs_request_retries": retries,
-                "s3_request_retries": retries,
+                "gcs_request_retries": RETRIES,
+                "s3_request_retries": RETRIES,
                 "gcs_request_concurrency": {"limit": REQUESTS},
                 "s3_request_concurrency": {"limit": REQUESTS},
                 **{name: {} for name in shared},
@@ -205,6 +214,12 @@ class Storage:
         scheme, _, rest = self.url.partition("://")
         return Path(rest) if scheme == "file" else None
 
+    def fault(self) -> str | None:
+        """Why nothing can be here: there is no such bucket, or no server. None where neither is
+        known.
+        """
+        return endpoints.fault_of(self.url)
+
     def where(self, key: str) -> str:
         """The full URL of a key, for messages."""
         return self.url + key
@@ -282,7 +297,8 @@ class Storage:
                 continue
             if stamp.generation:
                 return data
-        raise StorageError(f"{where}: five conditional writes lost, yet nothing is there")
+        lost = "five conditional writes lost, yet nothing is there"
+        raise StorageError(f"{where}: {self.fault() or lost}")
 
     def _link_if_absent(self, key: str, data: bytes) -> bytes | None:
         """`put_if_absent` of a local file by a hard link; None where the store has no links.
@@ -322,12 +338,19 @@ class Storage:
         import tensorstore as ts
 
         keys = _open_store(self.url).list(ts.KvStore.KeyRange(prefix, _after(prefix)))
-        return sorted(key.decode() for key in _result(keys, self.where(prefix)))
+        found = sorted(key.decode() for key in _result(keys, self.where(prefix)))
+        if not found and self.url.startswith("gs://"):
+            # TensorStore takes a listing that is denied for an empty one. Who may not list is not
+            # told either that there is no object.
+            self.read(f"{prefix}-")
+        return found
 
     def delete_prefix(self, prefix: str) -> None:
         """Delete every object below a prefix."""
         import tensorstore as ts
 
+        if self.url.startswith("gs://") and not self.list(prefix):
+            return  # what is denied is an error of listing only, as above
         keys = ts.KvStore.KeyRange(prefix, _after(prefix))
         _result(_open_store(self.url).delete_range(keys), self.where(prefix))
 
@@ -394,7 +417,7 @@ class Storage:
         array = ts.open(
             spec, open=True, assume_metadata=True, read=not write, write=write, context=context
         )
-        return _result(array, self.where(key))
+        return _opened(array, self.where(key))
 
 
 def _remove_empty(folder: Path) -> None:
@@ -447,7 +470,7 @@ def _store(url: str) -> ts.KvStore:
         opening = ts.KvStore.open(_kvstore_spec(url), context=_context("direct"))
     except Exception as error:  # a name that cannot be
         raise StorageError(f"{url}: {error}") from error
-    return _result(opening, url)
+    return _opened(opening, url)
 
 
 def _open_store(url: str) -> ts.KvStore:
@@ -456,12 +479,50 @@ def _open_store(url: str) -> ts.KvStore:
         return _store(url)
 
 
-def _result(future: Any, where: str) -> Any:
-    """What a future of TensorStore gives; its errors as `StorageError`, naming the place."""
+def _opened(future: Any, where: str) -> Any:
+    """What TensorStore opens without a request; errors as `StorageError`, naming the place."""
     try:
         return future.result()
     except Exception as error:
-        raise StorageError(f"{where}: {error}") from error
+        raise StorageError(f"{where}: {_in_words(error)}") from error
+
+
+def _result(future: Any, where: str) -> Any:
+    """What a request of TensorStore gives; errors as `StorageError`, naming the place."""
+    try:
+        return _answer(future, where)
+    except ForebayError:
+        raise
+    except Exception as error:
+        missing = str(error).startswith("NOT_FOUND: ")
+        fault = endpoints.fault_of(where) if missing else None
+        raise StorageError(f"{where}: {fault or _in_words(error)}") from error
+
+
+def _answer(future: Any, where: str) -> Any:
+    """What a future gives; not waited for where its bucket never answered and cannot."""
+    bucket = "/".join(where.split("/", 3)[:3])
+    if where.startswith(("gs://", "s3://")) and bucket not in _answered:
+        fault = None
+        for _ in range(LOOKS):
+            with suppress(TimeoutError):
+                answer = future.result(timeout=FIRST_SECONDS)
+                _answered.add(bucket)
+                return answer
+            fault = endpoints.fault_of(where)
+        if fault is not None:
+            raise StorageError(f"{where}: {fault}")
+    return future.result()
+
+
+def _in_words(error: Exception) -> str:
+    """An error of TensorStore with what it means, without the text of the answer."""
+    text = str(error).partition(" [")[0]
+    if text.startswith(("PERMISSION_DENIED: ", "UNAUTHENTICATED: ")):
+        return f"access is denied; check the credentials and what they may do there ({text})"
+    if " retry attempts failed: " in text:
+        return f"the store is too busy or cannot be reached; try again later ({text})"
+    return text
 
 
 # What damaged or missing objects lead to; other kinds are about access to the store.
@@ -472,6 +533,5 @@ _SHORT_OF_DATA = re.compile(
 
 def read_error(error: Exception, what: str) -> ForebayError:
     """The error of an array read as the user should see it, naming what was read."""
-    text = str(error)
-    kind = CorruptData if _SHORT_OF_DATA.search(text) else StorageError
-    return kind(f"{what}: {text}")
+    kind = CorruptData if _SHORT_OF_DATA.search(str(error)) else StorageError
+    return kind(f"{what}: {_in_words(error)}")

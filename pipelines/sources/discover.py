@@ -140,7 +140,8 @@ def files_of(given: str, *, any_suffix: bool) -> tuple[list[File], list[tuple[st
     name, pattern = split_name(given)
     listing = list_files(pattern, any_suffix=any_suffix)
     if not listing.paths:
-        raise SourceError(_nothing(given, listing))
+        fault = files.fault_of(pattern)
+        raise SourceError(_nothing(given, listing) if fault is None else f"{pattern}: {fault}")
     found = []
     for path in listing.paths:
         url = files.join(listing.root, path)
@@ -285,7 +286,8 @@ def _check_there(store: Any, path: str, url: str) -> None:
     # Unless it is strict, this store takes every failure for a file that is not there.
     there = store.exists(path, strict=True) if url.startswith(files.HTTP) else store.exists(path)
     if not there:
-        raise SourceError(f"{url}: there is no such file or folder; check the URL")
+        fault = files.fault_of(url) or "there is no such file or folder; check the URL"
+        raise SourceError(f"{url}: {fault}")
 
 
 def _below(store: object, root: str, found: dict[str, dict]) -> Iterator[tuple[str, str | None]]:

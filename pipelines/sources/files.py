@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
+import re
 import socket
 import ssl
 import stat
@@ -54,9 +56,13 @@ def lies_in(url: str, storage: Storage) -> bool:
     place = storage.local_path
     if place is not None:
         return is_local(url) and local_path(url).startswith(f"{place}{os.sep}")
+    return _as_gs_or_s3(url).startswith(storage.url)
+
+
+def _as_gs_or_s3(url: str) -> str:
+    """A URL of an object store by the scheme that caches have there."""
     scheme, separator, rest = url.partition("://")
-    scheme = {"gcs": "gs", "s3a": "s3"}.get(scheme, scheme)
-    return f"{scheme}{separator}{rest}".startswith(storage.url)
+    return {"gcs": "gs", "s3a": "s3"}.get(scheme, scheme) + separator + rest
 
 
 def url_of(root: str, source: Source) -> str:
@@ -74,16 +80,34 @@ def naming(url: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if (reason := _unreached(error)) is not None:
             raise SourceError(_no_server(url, reason)) from error
-        raise SourceError(f"{url}: there is no such file; check the path") from error
+        why = fault_of(url) or "there is no such file; check the path"
+        raise SourceError(f"{url}: {why}") from error
     except PermissionError as error:
         raise SourceError(f"{url}: access is denied; check its permissions") from error
     except Exception as error:  # each remote file system has exceptions of its own
         if url.startswith(HTTP) and (reason := _unreached(error)) is not None:
             raise SourceError(_no_server(url, reason)) from error
+        if url.startswith(STORES) and (fault := _fault_of_access(url, error)) is not None:
+            raise SourceError(f"{url}: {fault}") from error
         raise SourceError(
             f"{url}: cannot be read: {type(error).__name__}: {error}; "
             "check that it is there, whole and readable"
         ) from error
+
+
+def fault_of(url: str) -> str | None:
+    """Why nothing of a remote URL's bucket can be had, or None; as of `endpoints.fault_of`."""
+    return endpoints.fault_of(_as_gs_or_s3(url))
+
+
+def _fault_of_access(url: str, error: Exception) -> str | None:
+    """What keeps an object from being read, by the exceptions of gcsfs and s3fs, or None."""
+    told = f"{type(error).__name__}: {error}"
+    if type(error).__name__ == "NoCredentialsError":
+        return "no credentials are found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    if re.match(r"OSError: Forbidden|HttpError: .*\b40[13]\b|.*Anonymous caller", told):
+        return f"access is denied; check the credentials and what they may do there ({error})"
+    return fault_of(url)
 
 
 def _unreached(error: BaseException | None) -> BaseException | None:
@@ -106,11 +130,22 @@ def _no_server(url: str, reason: BaseException) -> str:
 def filesystem(url: str) -> tuple[Any, str]:
     """The fsspec file system of a remote URL, and the path within it."""
     endpoints.agree()
+    if url.startswith(STORES):
+        bucket = "/".join(_as_gs_or_s3(url).split("/", 3)[:3])
+        if (server := endpoints.server_of(bucket)) is not None:
+            _reach(server, bucket)
     import fsspec.core
 
     # A remembered listing would hide that a file has changed.
     options = {"use_listings_cache": False} if url.startswith(STORES) else {}
     return fsspec.core.url_to_fs(url, **options)
+
+
+@functools.cache
+def _reach(server: str, bucket: str) -> None:
+    """Check once that a bucket is there: gcsfs looks for a server that is not for a minute."""
+    if (fault := endpoints.fault_of(bucket)) is not None:
+        raise SourceError(f"{bucket}: {fault}") from ConnectionError(server)
 
 
 def check_size(url: str, found: int | None, expected: int) -> None:

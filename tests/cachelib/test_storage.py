@@ -205,7 +205,7 @@ class Done:
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def result(self) -> Any:
+    def result(self, timeout: float | None = None) -> Any:
         if isinstance(self.value, Exception):
             raise self.value
         return self.value
@@ -241,6 +241,7 @@ def test_a_write_that_did_not_take_place_is_an_error(
 ) -> None:
     store = FakeStore(list(answers))
     monkeypatch.setattr(storage_module, "_open_store", lambda url: store)
+    monkeypatch.setattr(storage_module.endpoints, "fault_of", lambda url: None)
     with pytest.raises(ForebayError, match=message):
         Storage("gs://bucket/").put_if_absent("key", b"data")
 
@@ -290,7 +291,8 @@ def test_a_file_that_may_not_be_read_is_an_error(
 def test_damage_is_told_from_trouble_with_access(text: str, kind: type[ForebayError]) -> None:
     error = read_error(ValueError(text), "there")
     assert type(error) is kind
-    assert str(error) == f"there: {text}"
+    assert str(error).startswith("there: ")
+    assert text in str(error)
 
 
 def test_a_cache_in_memory_can_be_read() -> None:
