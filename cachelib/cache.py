@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -47,6 +47,10 @@ class Provenance:
 
 class Cache:
     """The rows of one snapshot of a cache. Thread-safe; picklable (it is opened again there).
+
+    As a sequence it goes by row indices: ``len`` counts those that were given out, and ``[]``,
+    iteration, `take` and `provenance` give the row of an index, or `RowDeleted`. `dataset`, and all
+    that starts from it, counts the rows that are left.
 
     Args:
         storage: of the cache.
@@ -184,14 +188,24 @@ class Cache:
         return columns
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
-        """One row, a value for each field: shape ``shape``, or (elements, *shape) if ragged.
+        """The row of an index, a value for each field: shape ``shape``, or (elements, *shape) if
+        ragged.
 
         Many rows are much cheaper by one `take`.
 
         Raises:
-            IndexError, TypeError, CorruptData: as of `take`.
+            IndexError, RowDeleted, TypeError, CorruptData: as of `take`.
         """
-        return self.dataset()[index]
+        return {name: column[0] for name, column in self.take([index]).items()}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The rows of all indices, as ``[]`` gives each.
+
+        Raises:
+            RowDeleted: a row is not there any more; iterate over `dataset` for those that are left.
+        """
+        # RowDeleted is an IndexError, which would end what Python makes of [] by itself.
+        return (self[row] for row in range(len(self)))
 
     def provenance(self, indices: Iterable[SupportsIndex] | np.ndarray) -> list[Provenance]:
         """Where the rows at global indices came from, in the order asked."""

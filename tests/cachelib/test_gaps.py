@@ -23,6 +23,7 @@ from tests.cachelib.helpers import (
     Columns,
     append_commit,
     assert_equal,
+    assert_same_bits,
     random_columns,
     take,
     write_cache,
@@ -158,3 +159,34 @@ def test_shards_that_are_not_there_cannot_be_replaced(gapped) -> None:
     wrong = Replacement(now.entries.shard[:1], Entries())
     with pytest.raises(CorruptData, match="8 row indices"):
         replace_shards(Ledger(storage), now, operation="compact", task={}, groups=[wrong])
+
+
+def test_a_cache_as_a_sequence_goes_by_row_indices(gapped) -> None:
+    path, columns = gapped
+    cache = cachelib.open(path)
+    for index in range(-12, 12):
+        row = index % 12
+        if row in (1, 4, 5, 6, 7, 10):
+            with pytest.raises(RowDeleted, match=f"row {row} was deleted"):
+                cache[index]
+            continue
+        found = cache[index]
+        assert found.keys() == columns.keys()
+        for name, column in columns.items():
+            assert_same_bits(found[name], column[row])
+    for index in (12, -13):
+        with pytest.raises(IndexError, match=f"index {index} is outside the 12 rows"):
+            cache[index]
+
+
+def test_iterating_over_a_cache_does_not_pass_over_a_gap(gapped) -> None:
+    path, columns = gapped
+    rows = iter(cachelib.open(path))
+    assert_same_bits(next(rows)["label"], columns["label"][0])
+    with pytest.raises(RowDeleted, match=r"row 1 .* dataset\(\) counts the rows that are left"):
+        next(rows)
+    rest = cachelib.open(path).dataset()
+    left = [rest[i]["label"] for i in range(len(rest))]
+    np.testing.assert_array_equal(left, columns["label"][[0, 2, 3, 8, 9, 11]])
+    whole = [row["label"] for row in cachelib.open(path, 1)]
+    np.testing.assert_array_equal(whole, columns["label"])

@@ -13,6 +13,9 @@ from absl import flags
 
 import cachelib
 from cachelib import dataset
+from cachelib.format.storage import Storage
+from tests.cachelib.gaps import delete
+from tests.cachelib.helpers import EVERY_KIND, random_columns, write_cache
 from tests.reader.stored import write_commit
 
 pytestmark = pytest.mark.jax
@@ -92,3 +95,18 @@ def test_workers_of_a_pipeline_deliver_each_row_once(cache: cachelib.Cache) -> N
 def test_endless_datasets_have_no_length_for_grain(cache: cachelib.Cache) -> None:
     with pytest.raises(TypeError, match="an endless dataset has no length"):
         len(grain.MapDataset.source(cache.windows(8).repeat()))
+
+
+def test_rows_of_a_cache_with_deleted_ones_are_those_of_their_indices(tmp_path: Path) -> None:
+    columns = random_columns(EVERY_KIND, [2] * 8, seed=1)
+    write_cache(tmp_path, EVERY_KIND, columns, [[8]])
+    delete(Storage.at(tmp_path), [1, 5], columns)
+    cache = cachelib.open(tmp_path)
+    rows = grain.MapDataset.source(cache)
+    assert len(rows) == 8
+    assert rows[6]["label"] == np.asarray(columns["label"])[6]
+    with pytest.raises(cachelib.ForebayError, match="row 5 was deleted"):
+        rows[5]
+    left = grain.MapDataset.source(cache.dataset())
+    expected = np.asarray(columns["label"])[[0, 2, 3, 4, 6, 7]]
+    np.testing.assert_array_equal([row["label"] for row in left], expected)
