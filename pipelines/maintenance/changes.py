@@ -57,7 +57,7 @@ class Deletion:
     """Rows are no longer there, if all that is given here holds for them.
 
     Attributes:
-        sources: patterns, one of which the name of a row's source matches, as of a shell; () any.
+        sources: names, one of which is that of a row's source; * and ? stand for anything; () any.
         comparisons: what holds for its columns, as of `Dataset.where`; () anything.
         rows: ranges [start, stop) of row indices, one of which holds it; () any.
     """
@@ -101,7 +101,8 @@ class Deletion:
         return Replacement(entries.shard, thinned(storage, schema, entries, ~wanted))
 
     def _has(self, source: str) -> bool:
-        return any(fnmatchcase(source, pattern) for pattern in self.sources)
+        # Escaped, since [ in a name would begin a set of characters.
+        return any(fnmatchcase(source, name.replace("[", "[[]")) for name in self.sources)
 
     def _wanted(
         self, storage: Storage, schema: Schema, entry: Entries, first_row: int

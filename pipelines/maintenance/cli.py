@@ -90,7 +90,8 @@ def _parser(command: str) -> argparse.ArgumentParser:
         )
         parser.add_argument(
             "--source", action="append", default=[], metavar="PATTERN",
-            help="Rows of sources of this name; * and ? stand for anything.",
+            help="Rows of sources of this name. * stands for any characters, / among them, and ? "
+            "for one; all others stand for themselves, also [ and ].",
         )  # fmt: skip
         parser.add_argument(
             "--where", action="append", default=[], type=_comparison, metavar="COMPARISON",

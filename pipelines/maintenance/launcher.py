@@ -93,8 +93,8 @@ def delete(
 
     Args:
         cache: its path or URL.
-        sources: patterns for names of sources, as of a shell; with nothing else given, the records
-            that they had rejected go, too.
+        sources: names of sources, in which * stands for any characters, / among them, and ? for
+            one; with nothing else given, the records that they had rejected go, too.
         where: comparisons on kept columns, as of `Dataset.where`.
         rows: ranges [start, stop) of row indices.
         runner, workers, beam_arguments: as of a build.

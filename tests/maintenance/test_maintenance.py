@@ -116,6 +116,38 @@ def test_rows_are_deleted_by_source(path: Path, packed_first: bool) -> None:
     assert not any(p.source == "b.jsonl" for p in cachelib.open(path).provenance(np.array(left)))
 
 
+@pytest.mark.parametrize(
+    ("pattern", "meant", "others"),
+    [
+        ("data[1].jsonl", "data[1].jsonl", ["data1.jsonl", "data[2].jsonl"]),
+        ("[!a]?", "[!a]b", ["bb", "[!a]"]),
+        ("a[*", "a[/x]", ["a", "a/x"]),
+        ("[[]", "[[]", ["["]),
+        ("a]b*", "a]bc", ["ab"]),
+        ("web/*.gz", "web/deep/a.gz", ["web/a.gz.tmp", "other/web/a.gz"]),
+        ("what?", "what?", ["what", "What?"]),
+    ],
+)
+def test_names_of_sources_stand_for_themselves_but_for_stars_and_question_marks(
+    pattern: str, meant: str, others: list[str]
+) -> None:
+    deletion = Deletion(sources=(pattern,))
+    assert deletion.forgets(meant)
+    assert not any(deletion.forgets(other) for other in others)
+
+
+def test_a_source_is_deleted_by_a_name_with_brackets(tmp_path: Path, tokenizer: str) -> None:
+    (tmp_path / "in").mkdir()
+    for number, name in enumerate(["data1", "data[1]"]):
+        write_jsonl(tmp_path / "in" / f"{name}.jsonl", sentences(3, number), first=10 * number)
+    to = tmp_path / "cache"
+    pipelines.build(inputs=[str(tmp_path / "in")], tokenizer=tokenizer, to=str(to))
+    pipelines.delete(to, sources=["data[1].jsonl"])
+    cache = cachelib.open(to)
+    left = cache.provenance(cache.dataset().trace(range(3))["row"])
+    assert [place.source for place in left] == ["data1.jsonl"] * 3
+
+
 def check(after: Cache, before: Cache, left: list[int]) -> None:
     """A cache holds just these rows of the one before, by the same indices."""
     assert len(after) == len(before)
