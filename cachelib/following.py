@@ -81,11 +81,16 @@ class Patience:
         timeout: seconds that one read waits, at most.
         stale: seconds without a sign of life after which a builder is taken for dead.
         waiting: is called about once a second while a read waits.
+        grace: seconds after the end of a build in which the next sign of life may come.
+        building: tells whether a build is known to run. What statuses say is of earlier ones as
+            long as it does.
     """
 
     timeout: float = 3600.0
     stale: float = 60.0
     waiting: Callable[[Waiting], object] | None = None
+    grace: float = GRACE_SECONDS
+    building: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("timeout", self.timeout), ("stale", self.stale)):
@@ -142,7 +147,8 @@ class Followed:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What is called while a read waits belongs to the process that gave it.
-        return Followed, (self.storage, replace(self.patience, waiting=None), self.version)
+        patience = replace(self.patience, waiting=None, building=None)
+        return Followed, (self.storage, patience, self.version)
 
     def __repr__(self) -> str:
         eras = len(self.sealed.rows)
@@ -300,6 +306,7 @@ class Followed:
     ) -> None:
         pauses = _Pauses()
         while True:
+            building = self._known_to_run()
             self._look()
             if ended():
                 return
@@ -316,12 +323,17 @@ class Followed:
                 sealed=int(seen.sealed.rows[-1]) if len(seen.sealed.rows) else 0,
                 eras=len(seen.sealed.rows),
                 seconds=pauses.waited,
-                builder=str(sign),
+                builder=_told(sign, building),
             )
-            _check(waiting, sign, self.patience, time.monotonic() - seen.at)
             if self.patience.waiting is not None:
                 self.patience.waiting(waiting)
+            _check(waiting, None if building else sign, self.patience, time.monotonic() - seen.at)
             pauses.pause(self.patience.timeout)
+
+    def _known_to_run(self) -> bool:
+        """Whether a build is known to run; asked before a look, which then has all of one that
+        has ended."""
+        return self.patience.building is not None and self.patience.building()
 
     def _look(self) -> None:
         check_fork()  # the lock may be held by a thread that a fork left behind
@@ -339,16 +351,18 @@ class Followed:
         """The cache, once it is there."""
         pauses, began = _Pauses(), time.monotonic()
         while True:
+            building = self._known_to_run()
             try:
                 return Cache(self.storage, version)
             except CacheNotFound:
                 if version is not None:
                     raise
             sign = self._builders.look("")
-            waiting = Waiting(self.url, "the first commit", "", 0, 0, 0, pauses.waited, str(sign))
-            _check(waiting, sign, self.patience, time.monotonic() - began)
+            told = _told(sign, building)
+            waiting = Waiting(self.url, "the first commit", "", 0, 0, 0, pauses.waited, told)
             if self.patience.waiting is not None:
                 self.patience.waiting(waiting)
+            _check(waiting, None if building else sign, self.patience, time.monotonic() - began)
             pauses.pause(self.patience.timeout)
 
 
@@ -368,14 +382,31 @@ class _Pauses:
         self._next = min(2 * self._next, LOOK_SECONDS)
 
 
-def _check(waiting: Waiting, sign: Sign, patience: Patience, quiet: float) -> None:
+def _told(sign: Sign, building: bool) -> str:
+    """What is known of the builder, in words."""
+    if building and sign.state != "running":
+        return "a build was started and has no status yet"
+    return str(sign)
+
+
+def _check(waiting: Waiting, sign: Sign | None, patience: Patience, quiet: float) -> None:
     """Raise what is to be raised instead of waiting on.
 
     Args:
+        sign: of the builder; None where one is known to run.
         quiet: seconds since the cache was seen to grow, or first looked for.
     """
-    age = min(sign.age, quiet)
-    if sign.state in ("ended", "failed") and age >= min(GRACE_SECONDS, patience.stale):
+    if sign is not None:
+        _check_builder(waiting, sign, patience, min(sign.age, quiet))
+    if waiting.seconds >= patience.timeout:
+        raise NotYetBuilt(
+            f"{waiting}. That is longer than timeout={patience.timeout:g}: give open() a longer one"
+        )
+
+
+def _check_builder(waiting: Waiting, sign: Sign, patience: Patience, age: float) -> None:
+    """Raise that nobody builds the cache; age: seconds without a sign of life."""
+    if sign.state in ("ended", "failed") and age >= min(patience.grace, patience.stale):
         unsealed = waiting.rows - waiting.sealed
         raise BuilderGone(
             f"{waiting}. The build {sign.state} and the cache was not marked complete"
@@ -388,10 +419,6 @@ def _check(waiting: Waiting, sign: Sign, patience: Patience, quiet: float) -> No
             f"{waiting}. {who}: there was no sign of life for stale={patience.stale:g} s. Start "
             "the same build again, which goes on where it stopped, and then this, from its last "
             "state"
-        )
-    if waiting.seconds >= patience.timeout:
-        raise NotYetBuilt(
-            f"{waiting}. That is longer than timeout={patience.timeout:g}: give open() a longer one"
         )
 
 

@@ -46,6 +46,10 @@ class Build:
         with self._process.stdin as pipe:
             pipe.write(json.dumps([os.getpid(), dict(values)], default=os.fspath).encode())
 
+    def runs(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
     def check(self) -> None:
         """See that the build goes on, or has ended well.
 
@@ -65,7 +69,7 @@ class Build:
         Raises:
             BuildFailed: as of `check`.
         """
-        while not done() and self._process.poll() is None:
+        while not done() and self.runs():
             time.sleep(LOOK_SECONDS)
         self.check()
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import cachelib
 from cachelib.errors import ForebayError
 from cachelib.following import Followed, Patience, Waiting
 from cachelib.format.ledger import Ledger
@@ -97,7 +96,15 @@ class Recipe:
             if waiting is not None:
                 waiting(told)
 
-        return cachelib.open(config.to, follow=True, timeout=timeout, waiting=look)
+        # Statuses that are there may be of an earlier build. What is known of one that runs is
+        # known here if it was started here; of another process's it is waited for.
+        patience = Patience(
+            timeout=timeout,
+            waiting=look,
+            grace=Patience.grace if build else Patience.stale,
+            building=None if started is None else started.runs,
+        )
+        return Followed(ledger.storage, patience)
 
     def _with(self, **values: Any) -> Recipe:
         return replace(self, values={**self.values, **values})

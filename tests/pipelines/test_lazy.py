@@ -13,10 +13,13 @@ import pytest
 
 import cachelib
 from cachelib.errors import BuildFailed, ForebayError, IncompatibleCache
+from cachelib.following import Patience
+from cachelib.format.canonical import seal
+from cachelib.format.storage import Storage
 from pipelines import read_jsonl
 from pipelines.config import ConfigError
 from tests.pipelines.conftest import sentences, write_jsonl
-from tests.pipelines.functions_of_records import choose, shout
+from tests.pipelines.functions_of_records import choose, shout, stumble
 
 
 @pytest.fixture
@@ -92,6 +95,20 @@ def test_a_build_that_fails_in_the_background_is_told_by_the_read_that_waits(
     with pytest.raises(BuildFailed, match="nothing-here"):
         recipe.cache(tmp_path / "cache", **OPTIONS)
     assert time.monotonic() - began < 60
+
+
+def test_a_build_is_not_taken_for_an_earlier_one_that_failed(
+    source: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = tmp_path / "cache"
+    status = seal({"state": "failed", "message": "BuildFailed: an earlier one"})
+    Storage.at(to).write("_status/000000-abc.json", status)
+    monkeypatch.setattr(Patience, "grace", 0.0)
+    recipe = read_jsonl(source, keep={"id": "str"}).map(stumble).tokenize(tokenizer)
+    with pytest.raises(BuildFailed, match="rejected"):
+        recipe.cache(to, **OPTIONS).dataset().take([84])
+    followed = recipe.cache(to, max_reject_rate=1, **OPTIONS)
+    assert len(followed.dataset().take(range(85))["id"]) == 85
 
 
 PROGRAM = """

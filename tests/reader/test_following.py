@@ -23,7 +23,14 @@ import cachelib
 from cachelib import aio
 from cachelib.cache import Cache
 from cachelib.dataset import Dataset
-from cachelib.errors import BuilderGone, ForebayError, NotYetBuilt, StateMismatch, UnfinishedCache
+from cachelib.errors import (
+    BuilderGone,
+    BuildFailed,
+    ForebayError,
+    NotYetBuilt,
+    StateMismatch,
+    UnfinishedCache,
+)
 from cachelib.following import Followed, Patience, Waiting
 from cachelib.format.canonical import seal as sealed_json
 from cachelib.format.ledger import Ledger, Snapshot, follow
@@ -349,6 +356,30 @@ def test_a_build_that_ended_without_completing_the_cache_is_named(path: Path, st
         BuilderGone, match=f"The build {state} and the cache was not marked complete; 1 rows are in"
     ):
         impatient(path).dataset().take([1000])
+
+
+def test_a_status_of_an_earlier_build_says_nothing_of_one_that_is_known_to_run(path: Path) -> None:
+    status = sealed_json({"state": "failed", "message": "BuildFailed: too many"})
+    Storage.at(path).write("_status/000000-abc.json", status)
+    told: list[Waiting] = []
+    runs = Patience(timeout=0.3, stale=0, waiting=told.append, building=lambda: True)
+    with pytest.raises(NotYetBuilt, match="a build was started and has no status yet") as raised:
+        Followed(Storage.at(path), runs).dataset().take([1000])
+    assert not isinstance(raised.value, BuilderGone)
+    with pytest.raises(NotYetBuilt, match="a build was started") as raised:
+        Followed(Storage.at(path / "none"), runs)
+    assert not isinstance(raised.value, BuilderGone)
+    ended = Patience(stale=0, building=lambda: len(told) > 1000)
+    with pytest.raises(BuilderGone, match="The build failed"):
+        Followed(Storage.at(path), ended).dataset().take([1000])
+
+
+def test_who_waits_hears_of_a_builder_before_it_is_given_up(path: Path) -> None:
+    def tell(waiting: Waiting) -> None:
+        raise BuildFailed("the build in the background ended")
+
+    with pytest.raises(BuildFailed):
+        Followed(Storage.at(path), Patience(stale=0, waiting=tell)).dataset().take([1000])
 
 
 def test_a_cache_that_nobody_builds_is_named(tmp_path: Path) -> None:
