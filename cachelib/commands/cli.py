@@ -30,7 +30,7 @@ from cachelib.commands.stats import (
 )
 from cachelib.commands.verify import Progress, difference, garbage, verify
 from cachelib.dataset import Dataset
-from cachelib.errors import ForebayError, StateMismatch
+from cachelib.errors import ForebayError, RowDeleted, StateMismatch
 from cachelib.format.schema import Field
 from cachelib.format.shard import has_offsets
 from cachelib.format.storage import Storage
@@ -104,7 +104,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         parser.add_argument("--json", action="store_true", help="print JSON")
     if command == "head":
         parser.add_argument("-n", type=_count, default=5, help="rows to show (5)")
-        parser.add_argument("--row", type=int, default=0, help="first row; -1 is the last")
+        parser.add_argument("--row", type=int, help="index of the first row; -1 is the last one")
         parser.add_argument("--full", action="store_true", help="do not shorten long rows")
     if command == "verify":
         parser.add_argument(
@@ -253,11 +253,8 @@ def _identity_words(identity: Mapping[str, Any]) -> list[str]:
 
 def _head(options: argparse.Namespace) -> int:
     cache = Cache(options.cache, options.version)
-    first = options.row + len(cache) if options.row < 0 else options.row
-    if not 0 <= first < max(1, len(cache)):
-        raise IndexError(f"row {options.row} is outside the {counted(len(cache), 'row')}")
     decode = _decoder(cache)
-    for row in range(first, min(len(cache), first + max(0, options.n))):
+    for row in _there(cache, options.row, options.n):
         columns = cache.take([row])
         place = cache.provenance([row])[0]
         print(f"row {row}  {printable(place.source)}:{place.position}")
@@ -266,6 +263,34 @@ def _head(options: argparse.Namespace) -> int:
             decoder = decode if field.name == "tokens" else None
             print(_indented(field.name.ljust(width), _shown(field, columns, decoder, options.full)))
     return 0
+
+
+def _there(cache: Cache, asked: int | None, count: int) -> list[int]:
+    """The indices of some rows that are there, from the one asked for on, or from the first.
+
+    Raises:
+        IndexError: the one asked for is outside.
+        RowDeleted: it was deleted.
+    """
+    total = len(cache)
+    first = 0 if asked is None else asked + total if asked < 0 else asked
+    if not 0 <= first < max(1, total):
+        raise IndexError(f"row {asked} is outside the {counted(total, 'row')}")
+    live = cache.live
+    if live is None:
+        return list(range(first, min(total, first + count)))
+    rank = int(live.ranks(np.array([first]))[0])
+    if asked is not None and not live.contains(np.array([first]))[0]:
+        beside = [at for at in (rank - 1, rank) if 0 <= at < live.count]
+        near = " and ".join(f"--row {row}" for row in live.rows(np.array(beside, np.int64)))
+        raise RowDeleted(
+            f"row {first} was deleted before version {cache.version}. "
+            + (f"Next to it is {near}" if near else "No row is left")
+            + f"; an older version (--version, see forebay log {cache.url}) may have it"
+        )
+    if live.count == 0:
+        _complain(f"no row is left: {counted(total, 'row')} of {cache.url} were deleted")
+    return [int(row) for row in live.rows(np.arange(rank, min(live.count, rank + count)))]
 
 
 def _decoder(cache: Cache) -> Callable[[Sequence[int]], str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import cachelib
 from cachelib.cache import Cache
+from cachelib.commands.cli import main
 from cachelib.errors import CorruptData, RowDeleted
 from cachelib.format.digest import digest_rows
 from cachelib.format.entries import Entries, Replacement
@@ -190,3 +192,33 @@ def test_iterating_over_a_cache_does_not_pass_over_a_gap(gapped) -> None:
     np.testing.assert_array_equal(left, columns["label"][[0, 2, 3, 8, 9, 11]])
     whole = [row["label"] for row in cachelib.open(path, 1)]
     np.testing.assert_array_equal(whole, columns["label"])
+
+
+def head(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[int], str]:
+    """Exit status, the rows that were shown, and what went to stderr."""
+    status = main(["head", *arguments])
+    out, err = capsys.readouterr()
+    return status, [int(row) for row in re.findall(r"^row (\d+)  ", out, re.MULTILINE)], err
+
+
+def test_head_shows_the_next_rows_that_are_there(gapped, capsys) -> None:
+    path = str(gapped[0])
+    assert head(capsys, path) == (0, [0, 2, 3, 8, 9], "")
+    assert head(capsys, path, "--row", "3", "-n", "2") == (0, [3, 8], "")
+    assert head(capsys, path, "--row", "-1", "-n", "9") == (0, [11], "")
+    assert head(capsys, path, "--version", "1", "-n", "3") == (0, [0, 1, 2], "")
+
+
+def test_head_tells_what_is_next_to_a_deleted_row(gapped, capsys) -> None:
+    path = str(gapped[0])
+    for row in ("6", "-6"):
+        status, shown, err = head(capsys, path, "--row", row)
+        assert (status, shown) == (1, [])
+        assert "row 6 was deleted before version 2. Next to it is --row 3 and --row 8; an" in err
+        assert f"(--version, see forebay log file://{path}/) may have it" in err
+    storage = Storage.at(path)
+    delete(storage, [0, 2, 3, 8, 9, 11], gapped[1])
+    status, shown, err = head(capsys, path)
+    assert (status, shown) == (0, [])
+    assert "no row is left: 12 rows of" in err
+    assert "No row is left" in head(capsys, path, "--row", "0")[2]
