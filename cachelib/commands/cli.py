@@ -456,6 +456,8 @@ def _stats(options: argparse.Namespace) -> int:
             e = reject.example
             text = f"{e['source']}:{e['position']}: {e['detail']}: {e['excerpt'][:160]!r}"
             print(f"      as {' '.join(printable(text).split())}")
+    if found.deletions:
+        print("  (records and rejects are all that were read, also what was deleted since)")
     if found.sources is not None:
         _print_sources(found.sources, name, options.all)
     return 0

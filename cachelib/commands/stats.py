@@ -137,10 +137,11 @@ class Statistics:
         field: the ragged field whose values are counted, the tokens; None if there is none.
         rows, tokens, empty: that are left, in all; empty rows have no value in that field.
         deleted: rows that were deleted.
+        deletions: commits that deleted rows or rejects.
         smallest, largest: of the values, None where there are none.
-        records: read in all: rows and rejects.
-        counts: other things counted while building (replaced, audited, redone, ...).
-        rejects: by reason, the most frequent first.
+        records: read in all: rows and rejects, also those that were deleted since.
+        counts: other things counted while building (replaced, audited, redone, ...), likewise.
+        rejects: by reason, the most frequent first, likewise.
         lengths: of the field in all rows; None if only looked at quickly.
         histogram: rows by power of two: [k] counts lengths in [2^(k-1), 2^k), [0] the empty rows.
         sources: None if only looked at quickly.
@@ -153,6 +154,7 @@ class Statistics:
     tokens: int
     empty: int
     deleted: int
+    deletions: int
     smallest: int | None
     largest: int | None
     records: int
@@ -209,16 +211,19 @@ def statistics(
         total.add(part)
         if progress is not None:
             progress(done, len(scans))
-    records = 0
+    records = deletions = 0
     reasons: dict[str, int] = {}
     counts: dict[str, int] = {}
     examples: dict[str, dict[str, Any]] = {}
     attempts = set(zip(entries.shard, entries.attempt, strict=True))
     for commit in _commits(storage, cache.version):
         records += commit.records
+        deletions += commit.operation == "delete"
         reasons = add_counts([reasons, commit.rejects])
         counts = add_counts([counts, commit.counts])
-        _find_examples(storage, commit, attempts, examples)
+        # Shards that stand for others have the copies of what these had rejected.
+        missing = set(reasons if commit.removed else commit.rejects) - set(examples)
+        _find_examples(storage, commit, attempts, missing, examples)
     totals = cache.snapshot.commit.totals
     return Statistics(
         url=storage.url,
@@ -228,6 +233,7 @@ def statistics(
         tokens=0 if chosen is None else totals["elements"][chosen.name],
         empty=int(total.histogram[0]),
         deleted=len(cache) - totals["rows"],
+        deletions=deletions,
         smallest=total.smallest,
         largest=total.largest,
         records=records,
@@ -333,10 +339,10 @@ def _find_examples(
     storage: Storage,
     commit: Commit,
     attempts: Container[tuple[str, str]],
+    missing: set[str],
     examples: dict[str, dict[str, Any]],
 ) -> None:
-    """Add a stored reject for every reason that has none yet, if one of the attempts has a copy."""
-    missing = set(commit.rejects) - set(examples)
+    """Add a stored reject for every missing reason of which one of the attempts has a copy."""
     for shard, attempt in zip(commit.entries.shard, commit.entries.attempt, strict=True):
         if not missing:
             return

@@ -14,6 +14,7 @@ import pytest
 import cachelib
 import pipelines
 from cachelib.cache import Cache
+from cachelib.commands.stats import statistics
 from cachelib.errors import CorruptData, LedgerConflict, RowDeleted
 from cachelib.format.digest import digest_rows
 from cachelib.format.ledger import Ledger
@@ -229,6 +230,35 @@ def test_rejects_of_other_sources_are_kept_by_a_compaction(path: Path) -> None:
     pipelines.delete(path, sources=["a.jsonl"])
     pipelines.compact(path)
     assert SECRET in rejects(path, cachelib.open(path).snapshot.entries)
+
+
+def test_stats_shows_rejects_as_before_a_compaction(path: Path) -> None:
+    before = statistics(Storage.at(path))
+    (reject,) = before.rejects
+    assert reject.example is not None
+    pipelines.compact(path)
+    after = statistics(Storage.at(path))
+    assert (after.version, after.deletions) == (before.version + 1, 0)
+    assert after.rejects == before.rejects
+    pipelines.delete(path, sources=["a.jsonl"])
+    pipelines.compact(path)
+    assert statistics(Storage.at(path)).rejects == before.rejects
+
+
+def test_stats_says_that_it_counts_what_was_read_of_deleted_sources(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = "(records and rejects are all that were read, also what was deleted since)"
+    assert main(["stats", str(path)]) == 0
+    assert note not in capsys.readouterr().out
+    pipelines.delete(path, sources=["c.jsonl"])
+    assert main(["stats", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert note in out
+    assert "records    181" in out
+    assert "1 x text is a number" in out
+    assert SECRET not in out
+    assert "\n      as " not in out
 
 
 def rejects(path: Path, entries: Any) -> str:
