@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 def counted(count: int, noun: str) -> str:
     """A number of things, as in "1 row" and "2,000 rows"."""
@@ -19,3 +22,10 @@ def size(count: float) -> str:
 def about(count: float) -> str:
     """An estimate to two digits, as in "12,000,000"."""
     return f"{float(f'{count:.2g}'):,.0f}"
+
+
+def example(reject: Mapping[str, Any], characters: int = 80) -> str:
+    """Where a stored reject is, what was found there, and how its record begins."""
+    excerpt = repr(reject["excerpt"][:characters])
+    place = f"{reject['source']}:{reject['position']}"
+    return ": ".join(part for part in (place, reject["detail"], excerpt) if part)

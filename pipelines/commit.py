@@ -9,7 +9,7 @@ from cachelib.format import coverage
 from cachelib.format.ledger import Commit, Ledger, Snapshot, add_counts, follow
 from cachelib.format.shard import Manifest, read_rejects
 from cachelib.format.storage import Storage
-from cachelib.words import counted
+from cachelib.words import counted, example
 from pipelines.plan import Plan
 
 REJECTS_JUDGED_FROM = 10_000
@@ -93,7 +93,7 @@ def commit_wave(
         check_audits(own, manifests)
         rows = sum(manifest.rows for manifest in manifests)
         if last and rows + (0 if parent is None else parent.rows) == 0 and not may_be_empty:
-            raise BuildFailed(_no_rows(plan, manifests))
+            raise BuildFailed(_no_rows(storage, plan, manifests))
         commit = follow(
             ledger,
             parent,
@@ -190,8 +190,7 @@ def _examples(storage: Storage, manifests: Sequence[Manifest], reasons: Mapping[
         if having is not None:
             for reject in read_rejects(storage, having.shard, having.attempt):
                 if reject["reason"] == reason:
-                    line += f", first at {reject['source']}:{reject['position']}: "
-                    line += f"{reject['excerpt'][:80]!r}"
+                    line += f", first at {example(reject)}"
                     break
         lines.append(line)
     return "\n".join(lines)
@@ -213,12 +212,13 @@ def check_audits(before: Sequence[Commit], manifests: Sequence[Manifest]) -> Non
         )
 
 
-def _no_rows(plan: Plan, manifests: Sequence[Manifest]) -> str:
+def _no_rows(storage: Storage, plan: Plan, manifests: Sequence[Manifest]) -> str:
     sources = sorted({cover.source for manifest in manifests for cover in manifest.covers})
     rejects = add_counts(manifest.rejects for manifest in manifests)
     shown = ", ".join(sources[:3]) + (", ..." if sources[3:] else "")
     found = f"{counted(len(sources), 'source')} ({shown})"
-    none = f"{found} gave no row at all; rejects: {rejects or 'none'}. Nothing was committed"
+    told = f"\n{_examples(storage, manifests, rejects)}\n" if rejects else " none. "
+    none = f"{found} gave no row at all; rejects:{told}Nothing was committed"
     side = plan.reading.holdout
     if side is None:
         return none

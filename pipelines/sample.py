@@ -34,6 +34,7 @@ class Sample:
         sources: names of the sources that they come from.
         records: how many there were.
         rejects: how many of them were rejected, by reason.
+        firsts: where the first of each reason is and what was found there, where that tells more.
         fields: of the first JSON object that was rejected.
         fault: why a source cannot be read at all, or None.
     """
@@ -43,6 +44,7 @@ class Sample:
     sources: tuple[str, ...]
     records: int
     rejects: Mapping[str, int]
+    firsts: Mapping[str, str]
     fields: tuple[str, ...]
     fault: str | None
 
@@ -56,6 +58,7 @@ def take_sample(discovery: Discovery, reading: Reading) -> Sample:
     text = pa.array([], pa.large_string())
     names: list[str] = []
     records, rejects, fault = 0, Counter[str](), None
+    firsts: dict[str, str] = {}
     fields: tuple[str, ...] = ()
     for source in discovery.sources[:SOURCES]:
         names.append(source.name)
@@ -67,12 +70,16 @@ def take_sample(discovery: Discovery, reading: Reading) -> Sample:
             continue
         records += len(found) + len(found.rejects)
         rejects.update(reject.reason for reject in found.rejects)
+        for reject in found.rejects:
+            if reject.detail:
+                place = f"{source.name}:{reject.position}: {reject.detail}"
+                firsts.setdefault(reject.reason, place)
         if found.rejects and not fields:
             fields = _fields(url, source, found.rejects[0].position)
         if len(found):
             text = _first(found.text)
             break
-    return Sample(reading, text, tuple(names), records, dict(rejects), fields, fault)
+    return Sample(reading, text, tuple(names), records, dict(rejects), firsts, fields, fault)
 
 
 def _first(text: pa.LargeStringArray) -> pa.LargeStringArray:
@@ -119,7 +126,11 @@ def check_sample(sample: Sample, max_reject_rate: float) -> None:
 
 def _rejected(sample: Sample) -> str:
     most = sorted(sample.rejects.items(), key=lambda item: (-item[1], item[0]))[:3]
-    reasons = ", ".join(f"{count:,} x {reason}" for reason, count in most)
+    reasons = ", ".join(
+        f"{count:,} x {reason}"
+        + (f", first at {sample.firsts[reason]}" if reason in sample.firsts else "")
+        for reason, count in most
+    )
     return (
         f"{sample.rejected:,} of the first {sample.records:,} records "
         f"({', '.join(sample.sources)}) were rejected: {reasons}"
@@ -132,5 +143,7 @@ def _advice(sample: Sample) -> str:
     if reading.keep:
         kept = ", ".join(f"{name}:{kind}" for name, kind in reading.keep)
         asked += f" and {called('keep')} is {kept}"
+    if reading.map is not None:
+        asked += f" and {called('map')} is {reading.map.function}"
     there = ", ".join(map(repr, sample.fields[:20])) + (", ..." if sample.fields[20:] else "")
     return asked + (f"; the first of these has the fields {there}" if there else "")

@@ -37,7 +37,7 @@ from cachelib.format.storage import Storage
 from cachelib.loader import Loader
 from cachelib.ragged import Ragged
 from cachelib.rebuild import rebuild
-from cachelib.words import counted
+from cachelib.words import counted, example
 
 TEXT_SHOWN = 600
 """Characters of a long text that `head` shows."""
@@ -453,9 +453,7 @@ def _stats(options: argparse.Namespace) -> int:
     for reject in found.rejects:
         print(f"    {reject.count:,} x {printable(reject.reason)}")
         if reject.example is not None:
-            e = reject.example
-            text = f"{e['source']}:{e['position']}: {e['detail']}: {e['excerpt'][:160]!r}"
-            print(f"      as {' '.join(printable(text).split())}")
+            print(f"      as {' '.join(printable(example(reject.example, 160)).split())}")
     if found.deletions:
         print("  (records and rejects are all that were read, also what was deleted since)")
     if found.sources is not None:

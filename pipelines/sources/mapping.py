@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +16,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cachelib.errors import IncompatibleCache, SourceError
+from cachelib.errors import BuildFailed, IncompatibleCache, SourceError
 from cachelib.nodes.functions import identity
 from pipelines.sources import kept, unicode
 from pipelines.sources.assemble import unfit
-from pipelines.sources.records import KEEP_TYPES, Mapped, Reading, Records, Reject, excerpt
+from pipelines.sources.records import (
+    EXCERPT,
+    KEEP_TYPES,
+    Mapped,
+    Reading,
+    Records,
+    Reject,
+    excerpt,
+)
 
 Function = Callable[[dict[str, Any]], Any]
 
@@ -56,6 +67,7 @@ def apply(records: Records, reading: Reading) -> Records:
     record for which it raises is rejected.
 
     Raises:
+        BuildFailed: it raised what is no Exception, such as SystemExit.
         IncompatibleCache: the function is no longer what it was when the build was planned.
     """
     assert reading.map is not None
@@ -69,6 +81,7 @@ def apply(records: Records, reading: Reading) -> Records:
     rejects = list(records.rejects)
     for row, values in enumerate(rows):
         record = dict(zip(names, values, strict=True))
+        position = int(records.positions[row])
         try:
             found = function(dict(record))
             if found is None:
@@ -76,11 +89,22 @@ def apply(records: Records, reading: Reading) -> Records:
                 continue
             made.append(_values(record, found, reading))
             places.append(row)
+        except _Unusable as error:
+            text = excerpt(record[names[0]])
+            rejects.append(Reject(position, error.reason, excerpt(error.detail), text))
         except Exception as error:
-            reason = str(error) if isinstance(error, _Unusable) else "map failed"
-            detail = f"{type(error).__name__}: {error}"
-            position = int(records.positions[row])
-            rejects.append(Reject(position, reason, excerpt(detail), excerpt(record[names[0]])))
+            text = excerpt(record[names[0]])
+            rejects.append(Reject(position, "map failed", _told_of(error, function), text))
+        except BaseException as error:
+            # Python interrupts the main thread only; elsewhere it is the function that does so.
+            at_main = threading.current_thread() is threading.main_thread()
+            if isinstance(error, KeyboardInterrupt) and at_main:
+                raise
+            raise BuildFailed(
+                f"map: {reading.map.function} raised {_told_of(error, function)}, at position "
+                f"{position}, which ends a build: let it raise an Exception to have a record "
+                "rejected, or give None to leave it out"
+            ) from error
     kinds = [pa.large_string(), *(KEEP_TYPES[kind] for _, kind in reading.keep)]
     arrays = [
         pa.array([values[place] for values in made], kind) for place, kind in enumerate(kinds)
@@ -96,16 +120,50 @@ def apply(records: Records, reading: Reading) -> Records:
 
 
 class _Unusable(Exception):
-    """What a function gave cannot be a record; the message is the reason."""
+    """What a function gave cannot be a record; reason and detail are those of the reject."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.detail = reason, detail
+
+
+def _told_of(error: BaseException, function: Function | None = None) -> str:
+    """Type, text and place of what a function or its module raised, as the detail of a reject."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # it is the user's, too
+        text = ""
+    what = type(error).__name__ + (f": {text}" if text else "")
+    place = _place(error, function)
+    where = f" ({place})" if place else ""
+    room = EXCERPT - len(where)
+    what = what if len(what) <= room else what[: room - 1] + "…"
+    return excerpt(what + where)
+
+
+def _place(error: BaseException, function: Function | None) -> str:
+    """The last line of the function's file that an error went through, or else of any."""
+    code = getattr(inspect.unwrap(function), "__code__", None) if function else None
+    lines = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename != __file__
+    ]
+    own = [(file, line) for file, line in lines if code is not None and file == code.co_filename]
+    if not lines:
+        return ""
+    file, line = (own or lines)[-1]
+    return f"{Path(file).name}, line {line}"
 
 
 def _values(record: Mapping[str, Any], found: Any, reading: Reading) -> list[Any]:
     """The text and the kept fields of a record that a function has changed."""
     changed = {reading.text_field: found} if isinstance(found, str) else found
     if not isinstance(changed, Mapping):
-        raise _Unusable("map gave no text, dict or None")
+        raise _Unusable("map gave no text, dict or None", f"it gave {type(found).__name__}")
     if not changed.keys() <= record.keys():
-        raise _Unusable("map gave fields that are not kept")
+        more = sorted(str(name) for name in changed.keys() - record.keys())
+        raise _Unusable("map gave fields that are not kept", f"it gave {', '.join(more)}")
     values = {**record, **changed}
     text = values[reading.text_field]
     if not isinstance(text, str):
@@ -161,5 +219,9 @@ def _imported(name: str) -> Function:
         raise SourceError(
             f"map: there is no function {name!r} ({error}); it is given as MODULE:FUNCTION, and "
             "modules are looked for where Python looks and in the working directory"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise SourceError(
+            f"map: module {module!r} cannot be imported: {_told_of(error)}"
         ) from error
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 
@@ -31,3 +32,28 @@ def stumble(record: dict[str, Any]) -> Any:
 
 def nothing(record: dict[str, Any]) -> None:
     return None
+
+
+def fail(record: dict[str, Any]) -> str:
+    return str(record["no such field"])
+
+
+def leave(record: dict[str, Any]) -> str:
+    """Ends the process, as functions of records should not; some way into them."""
+    if record["id"] == "r150":
+        sys.exit(3)
+    return str(record["text"])
+
+
+def interrupt(record: dict[str, Any]) -> str:
+    """Likewise, by what Ctrl-C raises."""
+    if record["id"] == "r150":
+        raise KeyboardInterrupt
+    return str(record["text"])
+
+
+def babble(record: dict[str, Any]) -> str:
+    """Prints, and then fails."""
+    print("out of the function", flush=True)
+    print("beside the function", file=sys.stderr, flush=True)
+    raise ValueError("no text")

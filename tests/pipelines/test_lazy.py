@@ -19,7 +19,14 @@ from cachelib.format.storage import Storage
 from pipelines import read_jsonl
 from pipelines.config import ConfigError
 from tests.pipelines.conftest import sentences, write_jsonl
-from tests.pipelines.functions_of_records import choose, shout, stumble
+from tests.pipelines.functions_of_records import (
+    babble,
+    choose,
+    interrupt,
+    leave,
+    shout,
+    stumble,
+)
 
 
 @pytest.fixture
@@ -109,6 +116,27 @@ def test_a_build_is_not_taken_for_an_earlier_one_that_failed(
         recipe.cache(to, **OPTIONS).dataset().take([84])
     followed = recipe.cache(to, max_reject_rate=1, **OPTIONS)
     assert len(followed.dataset().take(range(85))["id"]) == 85
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (babble, "babble;.*"),
+        (leave, "leave raised SystemExit: 3"),
+        (interrupt, "KeyboardInterrupt"),
+    ],
+)
+def test_an_error_in_the_background_is_told_without_what_was_printed(
+    source: Path, tokenizer: str, tmp_path: Path, function: Any, said: str
+) -> None:
+    recipe = read_jsonl(source, keep={"id": "str"}).map(function).tokenize(tokenizer)
+    with pytest.raises(BuildFailed, match=said) as error:
+        recipe.cache(tmp_path / "cache", **OPTIONS).dataset().take([600])
+    text = str(error.value)
+    assert "the build in the background ended with status 1: " in text
+    assert "the function" not in text
+    assert "apitools" not in text
+    assert ("ValueError: no text (functions_of_records.py, line" in text) == (function is babble)
 
 
 PROGRAM = """

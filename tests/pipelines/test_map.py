@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from cachelib.errors import BuildFailed, IncompatibleCache, SourceError
 from cachelib.format.shard import read_rejects
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
+from pipelines.entry import main
 from pipelines.launcher import build
 from pipelines.sources.mapping import name_of
 from tests.pipelines import functions_of_records
@@ -84,8 +86,86 @@ def test_what_cannot_be_used_is_rejected_with_its_reason(options: dict[str, Any]
         for shard, attempt in zip(entries.shard, entries.attempt, strict=True)
         for reject in read_rejects(cache.storage, shard, attempt)
     ]
-    assert "ZeroDivisionError: division by zero" in {reject["detail"] for reject in found}
+    details = {reject["reason"]: reject["detail"] for reject in found}
+    line = line_of("1 / 0")
+    assert details["map failed"] == (
+        f"ZeroDivisionError: division by zero (functions_of_records.py, line {line})"
+    )
+    assert details["map gave fields that are not kept"] == "it gave other"
+    assert details["map gave no text, dict or None"] == "it gave int"
     assert not list(verify(cache.storage))
+
+
+def line_of(code: str) -> int:
+    """The line of the functions' file that has some code."""
+    lines = Path(functions_of_records.__file__).read_text().splitlines()
+    return 1 + next(at for at, line in enumerate(lines) if code in line)
+
+
+FAILED = f"KeyError: 'no such field' (functions_of_records.py, line {line_of('no such field')})"
+
+
+def test_what_a_function_raised_is_told_before_anything_is_begun(
+    options: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "200 of the first 200 records (in.jsonl) were rejected: 200 x map failed, first at "
+    said += f"in.jsonl:0: {FAILED}."
+    with pytest.raises(BuildFailed, match=re.escape(said)):
+        build(**options, map=f"{HERE}:fail")
+    planned = ["plan", *options["inputs"], "--to", options["to"], "--map", f"{HERE}:fail"]
+    assert main([*planned, "--tokenizer", options["tokenizer"]]) == 0
+    out = capsys.readouterr().out
+    assert said in out
+    assert f"map (--map) is {HERE}:fail" in out
+
+
+def test_what_a_function_raised_is_told_where_it_left_too_little(options: dict[str, Any]) -> None:
+    options["split_bytes"] = 1 << 20
+    with pytest.raises(BuildFailed, match="no row at all") as error:
+        build(**options, map=f"{HERE}:fail", max_reject_rate=1)
+    assert f"  200 x map failed, first at in.jsonl:0: {FAILED}: '" in str(error.value)
+    with pytest.raises(BuildFailed, match="172 of 200 records were rejected") as error:
+        build(**options, map=f"{HERE}:stumble")
+    assert "29 x map failed, first at in.jsonl:0: ZeroDivisionError: divi" in str(error.value)
+
+
+@pytest.mark.parametrize("bundles", [False, True])
+@pytest.mark.parametrize(
+    ("function", "raised", "code"),
+    [
+        ("leave", "SystemExit: 3", "sys.exit(3)"),
+        ("interrupt", "KeyboardInterrupt", "raise KeyboardInterrupt"),
+    ],
+)
+def test_a_function_that_ends_the_process_ends_the_build_with_a_message(
+    options: dict[str, Any],
+    function: str,
+    raised: str,
+    code: str,
+    bundles: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The first records are read in this thread, where it cannot be told from Ctrl-C.
+    monkeypatch.setattr("pipelines.sample.SOURCES", 0)
+    said = f"map: {HERE}:{function} raised {raised} (functions_of_records.py, line {line_of(code)})"
+    with pytest.raises(BuildFailed, match=re.escape(said)):
+        build(**options, map=f"{HERE}:{function}", runner="bundles" if bundles else "embedded")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import sys\nsys.exit('bye')\n", "SystemExit: bye (broken.py, line 2)"),
+        ("x = 1\ny = z\n", "NameError: name 'z' is not defined (broken.py, line 2)"),
+    ],
+)
+def test_a_module_that_fails_is_named(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, said: str
+) -> None:
+    (tmp_path / "broken.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SourceError, match=re.escape(f"module 'broken' cannot be imported: {said}")):
+        build(**options, map="broken:f")
 
 
 def test_a_function_that_keeps_nothing_is_told(options: dict[str, Any]) -> None:
