@@ -107,7 +107,7 @@ class Dataset:
             IndexError: an index is outside; names it and the size.
             TypeError: bools, floats, or anything else that is no integer.
         """
-        return self.node.take(as_indices(indices, self.size))
+        return self.node.take(self._indices(indices))
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         """One row, a value for each field: shape ``shape``, or (elements, *shape) if ragged."""
@@ -119,7 +119,7 @@ class Dataset:
         Raises:
             IndexError: the index is outside.
         """
-        return self.node.origins(int(as_indices([index], self.size)[0]))
+        return self.node.origins(int(self._indices([index])[0]))
 
     def trace(self, indices: Iterable[SupportsIndex] | np.ndarray) -> Columns:
         """Which rows stand at ``indices``, told by arithmetic alone: nothing is read.
@@ -133,7 +133,7 @@ class Dataset:
         Raises:
             IndexError, TypeError: as of `take`.
         """
-        return self.node.trace(as_indices(indices, self.size), 0)
+        return self.node.trace(self._indices(indices), 0)
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -616,6 +616,9 @@ class Dataset:
         """Which pass a position belongs to: 0 unless the dataset is repeated."""
         return self.node.epoch_of(position) if isinstance(self.node, Repeat) else 0
 
+    def _indices(self, indices: Iterable[SupportsIndex] | np.ndarray) -> np.ndarray:
+        return as_indices(indices, self.size, grows=not self.endless)
+
     def _windows_of_eras(
         self,
         length: SupportsIndex,
@@ -671,7 +674,8 @@ class Dataset:
         if grows(self.node):
             raise ValueError(
                 f"{method}() needs a pinned cache: a followed one has windows, pack, shuffle, map, "
-                "repeat, loader, and a place in mixtures. Open it without follow, at a version"
+                "repeat, loader, and a place in mixtures. Open it without follow, at a version, to "
+                f"call {method}()"
             )
 
     def _unsuited(self, act: str) -> ValueError:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import numpy as np
 
@@ -214,6 +214,18 @@ class Followed:
         """Rows at global indices, of all committed so far; see `Cache.take`."""
         return self._seen.cache.take(indices, fields)
 
+    def __getitem__(self, index: SupportsIndex) -> NoReturn:
+        """Refused, since it could mean two things.
+
+        Raises:
+            TypeError: names them.
+        """
+        raise TypeError(
+            "a followed cache has no [i]: take([i]) gives a row of those committed so far, and "
+            "dataset()[i] one of sealed eras, which is waited for; opened without follow, at a "
+            "version, it has"
+        )
+
     def provenance(self, indices: Iterable[SupportsIndex] | np.ndarray) -> list[Provenance]:
         return self._seen.cache.provenance(indices)
 
@@ -260,6 +272,14 @@ class Followed:
     def shuffle(self, seed: int, **options: Any) -> Dataset:
         """The rows of each era in a random order; options are those of `Dataset.shuffle`."""
         return self.dataset().shuffle(seed, **options)
+
+    def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """Refused with a ValueError that names what can be done: needs a pinned cache."""
+        return self.dataset().split(fraction, seed)
+
+    def where(self, condition: Any, **options: Any) -> Dataset:
+        """Refused likewise."""
+        return self.dataset().where(condition, **options)
 
     def map(self, function: Any, **options: Any) -> Dataset:
         """The rows, each changed by a function; options are those of `Dataset.map`."""

@@ -21,18 +21,21 @@ def as_integer(name: str, value: SupportsIndex) -> int:
     raise TypeError(f"{name} must be an integer, got {value!r}")
 
 
-def as_indices(indices: Iterable[SupportsIndex] | np.ndarray, size: int | None) -> np.ndarray:
+def as_indices(
+    indices: Iterable[SupportsIndex] | np.ndarray, size: int | None, *, grows: bool = False
+) -> np.ndarray:
     """Indices into ``size`` things as int64 of shape (n,), negative ones counted from the end.
 
     Args:
         indices: a one-dimensional array of any integer type, or an iterable of integers.
         size: how many there are; None for endless, which has no end to count from.
+        grows: whether a size of None means that the end is to come.
 
     Raises:
         TypeError: bools, floats, or anything else that is no integer; a set or a mapping.
         IndexError: an index outside [-size, size).
     """
-    array = indices if isinstance(indices, np.ndarray) else _array_of(indices, size)
+    array = indices if isinstance(indices, np.ndarray) else _array_of(indices, size, grows)
     if array.ndim != 1:
         raise TypeError(f"indices must be one-dimensional, got shape {array.shape}")
     if array.dtype.kind not in "iu":
@@ -43,7 +46,7 @@ def as_indices(indices: Iterable[SupportsIndex] | np.ndarray, size: int | None) 
     low, high = int(array.min()), int(array.max())
     for index in (low, high):
         if not first <= index <= last:
-            raise outside(index, size)
+            raise outside(index, size, grows)
     result = array.astype(np.int64, copy=False)
     return np.where(result < 0, result + np.int64(size or 0), result) if low < 0 else result
 
@@ -65,14 +68,19 @@ def as_positions(name: str, values: Iterable[SupportsIndex] | np.ndarray) -> np.
     return array.astype(np.int64, copy=False)
 
 
-def outside(index: int, size: int | None) -> IndexError:
+def outside(index: int, size: int | None, grows: bool = False) -> IndexError:
     """The error for an index that is not there."""
+    if size is None and grows and index < 0:
+        return IndexError(
+            f"index {index} counts from the end, which a followed cache has once it is complete: "
+            "use indices from 0 on, or open it without follow, at a version"
+        )
     if size is None:
         return IndexError(f"index {index} is outside an endless dataset: use 0 to {LARGEST}")
     return IndexError(f"index {index} is outside the {size} rows")
 
 
-def _array_of(indices: Iterable[SupportsIndex], size: int | None) -> np.ndarray:
+def _array_of(indices: Iterable[SupportsIndex], size: int | None, grows: bool) -> np.ndarray:
     # One by one, since numpy makes a list of mixed integer types floats, and of bools and
     # integers integers.
     if isinstance(indices, Set | Mapping):
@@ -83,5 +91,5 @@ def _array_of(indices: Iterable[SupportsIndex], size: int | None) -> np.ndarray:
     exact = [as_integer("an index", index) for index in indices]
     for index in exact:
         if not -LARGEST <= index <= LARGEST:
-            raise outside(index, size)
+            raise outside(index, size, grows)
     return np.array(exact, np.int64)

@@ -425,6 +425,38 @@ def test_closing_a_loader_ends_the_waiting_of_others(path: Path) -> None:
     assert "given up" in str(found[0])
 
 
+def test_what_a_followed_cache_does_not_have_is_refused_in_words(path: Path) -> None:
+    cache = opened(path)
+    pinned = {name for name in dir(cachelib.open(path, partial=True)) if not name.startswith("_")}
+    # `beginnings` would make it one of those whose content is known.
+    assert pinned - {"beginnings"} <= set(dir(cache))
+    for refused in (
+        lambda: cache.split(0.1),
+        lambda: cache.where([("label", ">", 3)]),
+        lambda: cache.where(any, columns=["label"]),
+    ):
+        with pytest.raises(ValueError, match="needs a pinned cache: a followed one has windows"):
+            refused()
+    for index in (0, -1):
+        with pytest.raises(TypeError, match=r"no \[i\]: take\(\[i\]\) gives .* dataset\(\)\[i\]"):
+            cache[index]
+    with pytest.raises(TypeError, match=r"no \[i\]"):
+        list(cache)  # type: ignore[call-overload]
+
+
+def test_an_index_from_an_end_that_is_to_come_is_told(path: Path) -> None:
+    windows = opened(path).windows(4)
+    for dataset in (windows, windows.shuffle(1), windows.repeat(2)):
+        for act in (dataset.take, dataset.trace):
+            with pytest.raises(IndexError, match=r"index -1 counts from the end.*once it is comp"):
+                act([-1])
+        for asked in (dataset.__getitem__, dataset.origins):
+            with pytest.raises(IndexError, match=r"index -2 counts from the end"):
+                asked(-2)
+    with pytest.raises(IndexError, match="outside an endless dataset"):
+        windows.repeat().take([-1])
+
+
 def test_patience_is_checked() -> None:
     for wrong in ({"timeout": -1}, {"stale": "long"}, {"timeout": float("nan")}):
         with pytest.raises(ValueError, match="must be a number of seconds"):
