@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +14,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from apache_beam.transforms.environments import (
     EmbeddedPythonGrpcEnvironment,
     Environment,
+    SubprocessSDKEnvironment,
     python_sdk_capabilities,
 )
 
@@ -93,9 +96,9 @@ def run(
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
         lanes = workers or default_workers()
-        mode = "multi_processing" if processes else "in_memory"
-        flags += [f"--direct_num_workers={lanes}", f"--direct_running_mode={mode}"]
-        engine = FnApiRunner(_threads() if lanes > 1 and not processes else None)
+        flags += [f"--direct_num_workers={lanes}", "--direct_running_mode=in_memory"]
+        threads = _threads() if lanes > 1 else None
+        engine = FnApiRunner(_processes() if processes else threads)
     elif runner == "bundles":
         from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 
@@ -125,6 +128,20 @@ def _threads() -> Environment:
     """
     return EmbeddedPythonGrpcEnvironment(
         data_buffer_time_limit_ms=NEVER_MS, capabilities=python_sdk_capabilities()
+    )
+
+
+def _processes() -> Environment:
+    """Workers that are processes, as of ``--direct_running_mode=multi_processing``.
+
+    But that they log nothing where nothing is logged here: what they are started with does.
+    """
+    program = (
+        f"import logging, sys; logging.disable({logging.root.manager.disable}); "
+        "from apache_beam.runners.worker import sdk_worker_main; sdk_worker_main.main(sys.argv)"
+    )
+    return SubprocessSDKEnvironment.from_command_string(
+        f"{shlex.quote(sys.executable)} -c {shlex.quote(program)}"
     )
 
 

@@ -126,7 +126,7 @@ def test_errors_are_one_message_without_a_traceback(
     assert run("build", str(bad), "--tokenizer", tokenizer, "--to", to, "--quiet") == 1
     said = capsys.readouterr().err
     assert said.startswith("forebay: BuildFailed: ")
-    assert "1 x text is missing, first at bad.jsonl:0: '{}'" in said
+    assert "1 x text is missing, first at bad.jsonl:0: field 'text' is missing: '{}'" in said
     assert "Traceback" not in said
     assert run("build", str(bad), "--tokenizer", str(tmp_path / "no.json"), "--to", to) == 1
     assert "no.json" in capsys.readouterr().err
@@ -501,3 +501,14 @@ def test_python_without_docstrings_is_refused(corpus: Path, tokenizer: str, tmp_
     assert result.returncode == 1
     assert result.stderr.startswith("forebay: ForebayError: Apache Beam")
     assert "PYTHONOPTIMIZE=2" in result.stderr
+
+
+def test_processes_of_a_quiet_build_print_nothing(
+    corpus: Path, tokenizer: str, tmp_path: Path
+) -> None:
+    options = [str(corpus), "--tokenizer", tokenizer, "--to", str(tmp_path / "cache")]
+    build = [*COMMAND, "build", *options, "--quiet", "--processes", "--workers", "2"]
+    done = subprocess.run(build, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert "version" in done.stdout
+    assert "WARNING" not in done.stdout
