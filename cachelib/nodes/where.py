@@ -14,6 +14,7 @@ import numpy as np
 from cachelib.nodes import plans
 from cachelib.nodes.base import Columns, Digested, Node, Stream
 from cachelib.nodes.concat import Concat
+from cachelib.nodes.left import Left
 from cachelib.nodes.selected import Selected
 from cachelib.nodes.stored import Stored
 from cachelib.order.bitmap import Bitmap
@@ -144,11 +145,14 @@ def _where(
     tell: Callable[[int], None],
     kept: str | os.PathLike[str] | None,
 ) -> Node:
+    if kept is not None and isinstance(node, Left):
+        raise ValueError(
+            "plan= cannot keep which rows of a cache are chosen that has deleted ones: leave it out"
+        )
     if kept is not None and not isinstance(node, Stored):
         raise ValueError(
             "plan= keeps which rows of one cache are chosen: give it to the first where(), "
-            "straight on the cache, and go on from there; of a cache with deleted rows nothing "
-            "can be kept"
+            "straight on the cache, and go on from there"
         )
     if isinstance(node, Concat):  # so that each part is still the rows of one cache
         parts = tuple(_where(child, condition, tell, None) for child in node.children)
@@ -232,7 +236,8 @@ def _compared(name: str, column: Any, operator: str, value: Any) -> np.ndarray:
     for each in values:
         if isinstance(each, str) != is_text:
             kind = "text" if is_text else f"{column.dtype}"
-            raise TypeError(f"column {name!r} of {kind} cannot be compared with {each!r}")
+            text = f'; text stands in quotes, as in "{each}"' if is_text else ""
+            raise TypeError(f"column {name!r} of {kind} cannot be compared with {each!r}{text}")
     if operator in _ORDERED:
         if is_text:
             raise ValueError(f"column {name!r} is text, which has no order: {operator!r} is none")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -53,6 +54,8 @@ def main(arguments: Sequence[str]) -> int:
         if command == "compact":
             changed = compact(known.cache, shard_bytes=known.shard_bytes, **engine)
         else:
+            if known.report is not None:
+                _check_writable(known.report)
             changed = delete(
                 known.cache,
                 sources=known.source,
@@ -65,7 +68,16 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     (_tell_compaction if command == "compact" else _tell_deletion)(changed)
     if command == "delete" and known.report is not None and changed.version is not None:
-        _report(changed, known.report)
+        try:
+            _report(changed, known.report)
+        except OSError as error:
+            print(
+                f"forebay: the rows were deleted, but {known.report} cannot be written: "
+                f"{error.strerror}. Their indices: forebay diff {changed.url} "
+                f"{changed.version - 1} {changed.version}",
+                file=sys.stderr,
+            )
+            return 1
     return 0
 
 
@@ -171,14 +183,18 @@ def _words(error: Exception) -> str:
 
 def _tell_compaction(changed: Changed) -> None:
     if changed.version is None:
-        print(f"{changed.url}: nothing to pack at version {changed.before}")
+        nothing = "nothing was packed" if changed.left else "nothing to pack"
+        print(f"{changed.url}: {nothing} at version {changed.before}")
     else:
         print(
             f"{changed.url} version {changed.version}: {counted(changed.shards, 'shard')} instead "
             f"of {changed.shards_before:,}"
         )
     if changed.left:
-        print(f"  left as they are, since they changed meanwhile: {counted(changed.left, 'run')}")
+        print(
+            f"  left as they are, since others changed them meanwhile: "
+            f"{counted(changed.left, 'run')} of shards; run compact again for them"
+        )
 
 
 def _tell_deletion(changed: Changed) -> None:
@@ -218,6 +234,26 @@ def _tell_collection(found: Collected, as_json: bool) -> None:
         )
     for name in found.broken:
         print(f"  broken     pin {name}: its version {found.pins[name]} has expired")
+
+
+def _check_writable(path: Path) -> None:
+    """See that a report can be written, before anything is deleted; what is there stays.
+
+    Raises:
+        ForebayError: it cannot.
+    """
+    there = os.path.lexists(path)
+    if there and not path.is_file() and not path.is_dir():
+        return  # a pipe or a terminal, which is opened once
+    try:
+        with path.open("a"):
+            pass
+        if not there:
+            path.unlink()
+    except OSError as error:
+        raise ForebayError(
+            f"--report: {path} cannot be written ({error.strerror}); nothing was deleted"
+        ) from error
 
 
 def _report(changed: Changed, path: Path) -> None:

@@ -222,3 +222,8 @@ def test_head_tells_what_is_next_to_a_deleted_row(gapped, capsys) -> None:
     assert (status, shown) == (0, [])
     assert "no row is left: 12 rows of" in err
     assert "No row is left" in head(capsys, path, "--row", "0")[2]
+
+
+def test_a_choice_over_gaps_cannot_be_kept(gapped, tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"^plan= cannot keep .* has deleted ones: leave it out"):
+        cachelib.open(gapped[0]).where([("label", ">", 0)], plan=tmp_path / "plan")

@@ -23,6 +23,7 @@ from pipelines import tasks as build_tasks
 from pipelines.entry import main
 from pipelines.maintenance import tasks
 from pipelines.maintenance.changes import Compaction, Deletion
+from pipelines.maintenance.launcher import Changed
 from pipelines.maintenance.tasks import Job
 from tests.pipelines.conftest import sentences, tokenizer, write_jsonl
 
@@ -416,3 +417,54 @@ def test_a_plan_is_gone_on_with_after_a_change_meanwhile(
     assert len(list((tmp_path / "cache/_plans").iterdir())) == 1
     whole, cache = cachelib.open(built / "cache"), cachelib.open(tmp_path / "cache")
     assert everything(cache, range(1, len(cache))) == everything(whole, range(1, len(whole)))
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_nothing_is_deleted_where_the_report_cannot_be_written(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], there: bool
+) -> None:
+    version = cachelib.open(path).version
+    report = tmp_path / "folder" / "report.jsonl"
+    if there:
+        report.mkdir(parents=True)
+    assert main(["delete", str(path), "--source", "b.jsonl", "--report", str(report)]) == 1
+    err = capsys.readouterr().err
+    assert f"--report: {report} cannot be written (" in err
+    assert "nothing was deleted" in err
+    assert cachelib.open(path).version == version
+
+
+def test_a_report_that_fails_after_the_deletion_is_told(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = ["delete", str(path), "--source", "b.jsonl", "--report", "/dev/full"]
+    assert main(full) == 1
+    out, err = capsys.readouterr()
+    assert "60 rows and" in out
+    version = cachelib.open(path).version
+    assert "the rows were deleted, but /dev/full cannot be written: No space" in err
+    assert f"forebay diff file://{path}/ {version - 1} {version}" in err
+    assert main(full) == 0  # there is nothing more to delete or to name
+    report = tmp_path / "report.jsonl"
+    assert main([*full[:-1], str(report)]) == 0
+    assert not report.exists()
+
+
+def test_a_compaction_that_packed_nothing_for_others_says_so(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = Changed(f"file://{path}/", 5, None, 9, 9, 0, 0, left=13)
+    monkeypatch.setattr("pipelines.maintenance.cli.compact", lambda *_, **__: changed)
+    assert main(["compact", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "nothing was packed at version 5" in out
+    assert "others changed them meanwhile: 13 runs of shards; run compact again for them" in out
+
+
+def test_a_number_for_text_is_told_how_to_quote(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["delete", str(path), "--where", "id == 5"]) == 1
+    said = "column 'id' of text cannot be compared with 5; text stands in quotes, as in \"5\""
+    assert said in capsys.readouterr().err
+    assert main(["delete", str(path), "--where", 'id == "5"']) == 0
