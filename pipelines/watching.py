@@ -163,7 +163,7 @@ class _Watch:
         for line in look.nothing:
             self._tell_once(f"nothing yet: {line}")
         self._have_vanished(look.vanished)
-        for name, fault in look.clashing:
+        for name, fault in look.unusable:
             self.seen.damaged[name] = fault
             self._tell(f"set aside {name}: {fault}")
         new = {file.name: file for file in look.settled if not self._is_set_aside(file)}
@@ -269,10 +269,11 @@ class _Watch:
 
     def _were_taken(self, names: set[str]) -> None:
         self.seen.files += len(names)
+        for name in names:
+            self.seen.damaged.pop(name, None)
         for name in names & set(self._quarantine):
             release(self._storages[0], name)
             del self._quarantine[name]
-            self.seen.damaged.pop(name, None)
 
     def _is_set_aside(self, file: File) -> bool:
         before = self._quarantine.get(file.name)

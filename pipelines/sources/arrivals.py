@@ -25,14 +25,15 @@ class Look:
     Attributes:
         settled: files that are new or changed and have settled, sorted; each has a stamp.
         vanished: names of files that went before they had settled.
-        clashing: (name, fault) of files that are new and cannot be told from others by name.
+        unusable: (name, fault) of what is new and cannot be used as it lies there: files that
+            cannot be told from others by name, folders that cannot be listed, links to nothing.
         waiting: how many files have not settled yet.
         nothing: why an input matches nothing, for each that does.
     """
 
     settled: tuple[File, ...]
     vanished: tuple[str, ...]
-    clashing: tuple[tuple[str, str], ...]
+    unusable: tuple[tuple[str, str], ...]
     waiting: int
     nothing: tuple[str, ...]
 
@@ -72,20 +73,24 @@ class Arrivals:
         self._clock = clock
         self._given: dict[str, File] = {}  # by URL
         self._waiting: dict[str, _Waiting] = {}
-        self._clashing: set[str] = set()
+        self._unusable: frozenset[tuple[str, str]] = frozenset()  # (URL, fault)
 
     def look(self) -> Look:
         """What has come, settled or gone since the last look.
 
         Raises:
-            SourceError: a store cannot be listed.
+            SourceError: an input cannot be listed.
         """
-        there, nothing = self._list()
-        faults = dict(clashes(sorted(there)))
+        there, useless, nothing = self._list()
+        faults = useless | dict(clashes(sorted(there)))
         present = {file.url: file for file in there if file not in faults}
         vanished = [w.file.name for url, w in self._waiting.items() if url not in present]
-        clashing = [(f.name, why) for f, why in faults.items() if f.url not in self._clashing]
-        self._clashing = {file.url for file in faults}
+        unusable = [
+            (file.name, why)
+            for file, why in faults.items()
+            if (file.url, why) not in self._unusable
+        ]
+        self._unusable = frozenset((file.url, why) for file, why in faults.items())
         self._given = {url: file for url, file in self._given.items() if url in present}
         new = [file for file in present.values() if not self._is_given(file)]
         waiting = {file.url: self._wait(file) for file in new}
@@ -95,7 +100,7 @@ class Arrivals:
         return Look(
             settled=tuple(sorted(settled.values())),
             vanished=tuple(sorted(vanished)),
-            clashing=tuple(clashing),
+            unusable=tuple(sorted(unusable)),
             waiting=len(self._waiting),
             nothing=nothing,
         )
@@ -109,7 +114,7 @@ class Arrivals:
         """The file of a name as it is now, None where it has gone.
 
         Raises:
-            SourceError: a store cannot be listed.
+            SourceError: an input cannot be listed.
         """
         return next((file for file in self._list()[0] if file.name == name), None)
 
@@ -117,18 +122,23 @@ class Arrivals:
         before = self._given.get(file.url)
         return before is not None and before.stamp == file.stamp
 
-    def _list(self) -> tuple[list[File], tuple[str, ...]]:
+    def _list(self) -> tuple[list[File], dict[File, str], tuple[str, ...]]:
+        """The files that are there, those that cannot be used, and the inputs of nothing."""
         found: set[File] = set()
+        useless: dict[File, str] = {}
         nothing = []
         for given in self._inputs:
             try:
-                found.update(files_of(given, any_suffix=self._any_suffix)[0])
+                there = files_of(given, any_suffix=self._any_suffix)
             except SourceError as error:
                 if error.__cause__ is not None:
                     raise  # it may be there
                 nothing.append(str(error))
+                continue
+            found.update(there.files)
+            useless |= {file: why for file, why in there.faults if not self._leave_out(file)}
         stamped = (_stamped(file) for file in found if not self._leave_out(file))
-        return [file for file in stamped if file is not None], tuple(nothing)
+        return [file for file in stamped if file is not None], useless, tuple(nothing)
 
     def _wait(self, file: File) -> _Waiting:
         before = self._waiting.get(file.url)

@@ -68,12 +68,14 @@ class Listing:
         root: folder or URL without a slash at the end.
         paths: the files, relative to the root.
         skipped: (path, why) of files that are left out; a folder ends with a slash.
+        faults: (path, fault) of files and folders that cannot be used, but would be.
         stamps: what a remote store's listing says of a file's content, by path.
     """
 
     root: str
     paths: tuple[str, ...]
     skipped: tuple[tuple[str, str], ...] = ()
+    faults: tuple[tuple[str, str], ...] = ()
     stamps: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -94,6 +96,25 @@ class File:
     stamp: str = field(default="", compare=False)
 
 
+@dataclass(frozen=True)
+class Found:
+    """The files that one input stands for.
+
+    Attributes:
+        files: in no order.
+        faults: (file, fault) of files and folders that cannot be used, but would be.
+        skipped: (URL, why) of what is left out.
+    """
+
+    files: tuple[File, ...]
+    faults: tuple[tuple[File, str], ...]
+    skipped: tuple[tuple[str, str], ...]
+
+
+Why = str | SourceError | None
+"""Why something that is listed is no file to read; an error where it should be one."""
+
+
 def discover(inputs: Sequence[str], *, format: str | None = None) -> Discovery:
     """The sources that the inputs stand for.
 
@@ -107,7 +128,7 @@ def discover(inputs: Sequence[str], *, format: str | None = None) -> Discovery:
 
     Raises:
         SourceError: an input matches nothing; two files have one name, or one file two names; a
-            file cannot be read, or its format is not known.
+            file or a folder below an input cannot be read; the format of a file is not known.
     """
     if isinstance(inputs, str):
         raise TypeError(f"inputs must be a sequence of patterns, got the string {inputs!r}")
@@ -119,9 +140,11 @@ def discover(inputs: Sequence[str], *, format: str | None = None) -> Discovery:
     found: set[File] = set()
     skipped: set[tuple[str, str]] = set()
     for given in inputs:
-        files_there, left_out = files_of(given, any_suffix=format is not None)
-        found.update(files_there)
-        skipped.update(left_out)
+        there = files_of(given, any_suffix=format is not None)
+        for _, fault in there.faults:
+            raise SourceError(fault)
+        found.update(there.files)
+        skipped.update(there.skipped)
     ordered = sorted(found)
     for _, fault in clashes(ordered):
         raise SourceError(fault)
@@ -131,23 +154,31 @@ def discover(inputs: Sequence[str], *, format: str | None = None) -> Discovery:
         return Discovery(roots, tuple(sources), tuple(sorted(skipped)), inspected_ns)
 
 
-def files_of(given: str, *, any_suffix: bool) -> tuple[list[File], list[tuple[str, str]]]:
-    """The files that one input stands for, and (URL, why) of what is left out.
+def files_of(given: str, *, any_suffix: bool) -> Found:
+    """The files that one input stands for.
 
     Raises:
-        SourceError: it matches nothing.
+        SourceError: it matches nothing, or cannot be listed, which is then the cause.
     """
     name, pattern = split_name(given)
     listing = list_files(pattern, any_suffix=any_suffix)
-    if not listing.paths:
-        fault = files.fault_of(pattern)
+    if not listing.paths and not listing.faults:
+        fault = files.fault_of_bucket(pattern)
         raise SourceError(_nothing(given, listing) if fault is None else f"{pattern}: {fault}")
-    found = []
-    for path in listing.paths:
+    faults = dict(listing.faults)
+    found, useless = [], []
+    for path in (*listing.paths, *faults):
         url = files.join(listing.root, path)
-        full = f"{name}/{_name(path, url)}" if name else _name(path, url)
-        found.append(File(full, url, listing.root, path, listing.stamps.get(path, "")))
-    return found, [(files.join(listing.root, path), why) for path, why in listing.skipped]
+        own, fault = _name(path, url)
+        full = f"{name}/{own}" if name else own
+        file = File(full, url, listing.root, path, listing.stamps.get(path, ""))
+        fault = faults.get(path, fault)
+        if fault is None:
+            found.append(file)
+        else:
+            useless.append((file, fault))
+    skipped = ((files.join(listing.root, path), why) for path, why in listing.skipped)
+    return Found(tuple(found), tuple(useless), tuple(skipped))
 
 
 def inspect_file(file: File, roots: Sequence[str], format: str | None) -> Source:
@@ -190,6 +221,9 @@ def _list_local(path: str, any_suffix: bool) -> Listing:
         if not os.path.lexists(path):
             raise SourceError(f"{path}: there is no such file or folder; check the path")
         root, _, name = path.rpartition("/")
+        why = _kind(path)
+        if isinstance(why, SourceError):
+            return Listing(root or "/", (), faults=((name, str(why)),))
         return Listing(root or "/", (name,))
     root, relative = split_glob(path)
     matches = glob.iglob(relative, root_dir=root or "/", recursive=True, include_hidden=True)
@@ -197,7 +231,7 @@ def _list_local(path: str, any_suffix: bool) -> Listing:
     return _matches(root or "/", relative, present)
 
 
-def _fault(path: str) -> str | None:
+def _fault(path: str) -> Why:
     """Why a match of a glob is not taken, but for its name, or None."""
     return PART_OF_A_CACHE if _part_of_a_cache(path) else _kind(path)
 
@@ -217,12 +251,16 @@ def _is_cache(folder: str) -> bool:
     return begun or os.path.isfile(os.path.join(folder, commit_key(0)))
 
 
-def _kind(path: str) -> str | None:
+def _kind(path: str) -> Why:
     """Why a path of the local machine is no file to read, or None for a regular file."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        return None  # a dangling link: opening it says so
+        if not os.path.islink(path):
+            return None  # it has gone meanwhile: opening it says so
+        return SourceError(f"{path}: there is no such file where this link leads; check the link")
+    except OSError as error:  # a link to itself, a folder that may be listed and not entered
+        return SourceError(files.fault_of(path, error))
     if stat.S_ISREG(mode):
         return None
     if stat.S_ISDIR(mode):
@@ -231,15 +269,27 @@ def _kind(path: str) -> str | None:
     return f"not a regular file ({kinds.get(stat.S_IFMT(mode), 'device')})"
 
 
-def _walk(root: str) -> Iterator[tuple[str, str | None]]:
-    """Every file below a folder as (path, why it cannot be read or None); links are followed."""
+def _walk(root: str) -> Iterator[tuple[str, Why]]:
+    """Every file below a folder as (path, why it cannot be read or None); links are followed.
+
+    A folder that cannot be listed is one of them, with a slash at its end.
+    """
     seen: set[tuple[int, int]] = set()
+    failed: dict[str, OSError] = {}
 
     def fail(error: OSError) -> None:
-        raise error
+        if error.filename == root:
+            raise error
+        if not isinstance(error, FileNotFoundError):  # else it has gone meanwhile
+            failed[error.filename] = error
 
     for folder, folders, names in os.walk(root, onerror=fail, followlinks=True):
-        status = os.stat(folder)
+        try:
+            status = os.stat(folder)
+        except OSError as error:
+            fail(error)
+            folders.clear()
+            continue
         if (status.st_dev, status.st_ino) in seen:
             folders.clear()
             continue
@@ -252,6 +302,8 @@ def _walk(root: str) -> Iterator[tuple[str, str | None]]:
         folders[:] = sorted(set(folders) - set(left))
         yield from ((f"{prefix}{name}/", why) for name, why in sorted(left.items()))
         yield from ((prefix + name, _kind(os.path.join(folder, name))) for name in names)
+    for folder, error in failed.items():
+        yield f"{os.path.relpath(folder, root)}/", SourceError(files.fault_of(folder, error))
 
 
 def _list_remote(url: str, any_suffix: bool) -> Listing:
@@ -341,7 +393,12 @@ def why_left_out(path: str) -> str | None:
     return None
 
 
-def _folder(root: str, found: Iterable[tuple[str, str | None]], any_suffix: bool) -> Listing:
+def _parted(why: Why) -> tuple[SourceError | None, str | None]:
+    """The error that a reason is, or the reason that it is otherwise."""
+    return (why, None) if isinstance(why, SourceError) else (None, why)
+
+
+def _folder(root: str, found: Iterable[tuple[str, Why]], any_suffix: bool) -> Listing:
     """The data files of a folder."""
     listed = [(path, why) for path, why in found if why != "folder"]
     names = {path for path, _ in listed}
@@ -351,45 +408,52 @@ def _folder(root: str, found: Iterable[tuple[str, str | None]], any_suffix: bool
         if path.rpartition("/")[2] == HF_MARKS[0]
         and path.removesuffix(HF_MARKS[0]) + HF_MARKS[1] in names
     }
-    paths, skipped = [], []
+    paths, skipped, faults = [], [], []
     for path, fault in listed:
         folder, slash, name = path.rpartition("/")
-        why = fault or why_left_out(path)
+        error, why = _parted(fault)
+        why = why or why_left_out(path)
         if why is None and folder + slash in saved and not fnmatch.fnmatchcase(name, HF_DATA):
             why = "not data of save_to_disk"
         if why is None and name == "dataset_dict.json":
             why = "not data of save_to_disk"
-        if why is None and not any_suffix and format_by_name(name) is None:
+        if why is None and name and not any_suffix and format_by_name(name) is None:
             why = "unknown suffix"
-        if why is None:
-            paths.append(path)
-        else:
+        if why is not None:
             skipped.append((path, why))
-    return Listing(root, tuple(sorted(paths)), tuple(sorted(skipped)))
+        elif error is not None:
+            faults.append((path, str(error)))
+        else:
+            paths.append(path)
+    return Listing(root, tuple(sorted(paths)), tuple(sorted(skipped)), faults=tuple(sorted(faults)))
 
 
-def _matches(root: str, pattern: str, found: Iterable[tuple[str, str | None]]) -> Listing:
+def _matches(root: str, pattern: str, found: Iterable[tuple[str, Why]]) -> Listing:
     """The files that match a glob; hidden ones only where the pattern spells out the mark."""
     spelled = any(is_hidden(part) for part in pattern.split("/"))
-    paths, skipped = set(), set()
+    paths, skipped, faults = set(), set(), set()
     for path, fault in found:
-        why = fault or why_left_out(path)
+        error, why = _parted(fault)
+        why = why or why_left_out(path)
         if why == "folder" or path in ("", "."):
             continue
-        if why is None or (why == "hidden" and spelled):
-            paths.add(path)
-        else:
+        if why is not None and not (why == "hidden" and spelled):
             skipped.add((path, why))
-    return Listing(root, tuple(sorted(paths)), tuple(sorted(skipped)))
+        elif error is not None:
+            faults.add((path, str(error)))
+        else:
+            paths.add(path)
+    return Listing(root, tuple(sorted(paths)), tuple(sorted(skipped)), faults=tuple(sorted(faults)))
 
 
-def _name(path: str, url: str) -> str:
-    """The name of a file, from its path below the root."""
+def _name(path: str, url: str) -> tuple[str, str | None]:
+    """The name of a file, from its path below the root, and why it cannot be one, or None."""
     if not files.is_local(url):
-        path = urlsplit(path).path
-    elif (fault := not_utf8(path)) is not None:
-        raise SourceError(f"{url!r}: the name of the file {fault}")
-    return unicodedata.normalize("NFC", path)
+        return unicodedata.normalize("NFC", urlsplit(path).path), None
+    if (fault := not_utf8(path)) is not None:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        return shown, f"{url!r}: the name of the file {fault}"
+    return unicodedata.normalize("NFC", path), None
 
 
 def clashes(ordered: Iterable[File]) -> Iterator[tuple[File, str]]:

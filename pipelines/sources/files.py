@@ -77,25 +77,28 @@ def naming(url: str) -> Iterator[None]:
         yield
     except (ForebayError, MemoryError):
         raise
-    except FileNotFoundError as error:
-        if (reason := _unreached(error)) is not None:
-            raise SourceError(_no_server(url, reason)) from error
-        why = fault_of(url) or "there is no such file; check the path"
-        raise SourceError(f"{url}: {why}") from error
-    except PermissionError as error:
-        raise SourceError(f"{url}: access is denied; check its permissions") from error
     except Exception as error:  # each remote file system has exceptions of its own
-        if url.startswith(HTTP) and (reason := _unreached(error)) is not None:
-            raise SourceError(_no_server(url, reason)) from error
-        if url.startswith(STORES) and (fault := _fault_of_access(url, error)) is not None:
-            raise SourceError(f"{url}: {fault}") from error
-        raise SourceError(
-            f"{url}: cannot be read: {type(error).__name__}: {error}; "
-            "check that it is there, whole and readable"
-        ) from error
+        raise SourceError(fault_of(url, error)) from error
 
 
-def fault_of(url: str) -> str | None:
+def fault_of(url: str, error: Exception) -> str:
+    """What an error says of a file or folder, and what to do."""
+    absent = isinstance(error, FileNotFoundError)
+    if (absent or url.startswith(HTTP)) and (reason := _unreached(error)) is not None:
+        return _no_server(url, reason)
+    if absent:
+        return f"{url}: {fault_of_bucket(url) or 'there is no such file; check the path'}"
+    if isinstance(error, PermissionError):
+        return f"{url}: access is denied; check its permissions"
+    if url.startswith(STORES) and (fault := _fault_of_access(url, error)) is not None:
+        return f"{url}: {fault}"
+    return (
+        f"{url}: cannot be read: {type(error).__name__}: {error}; "
+        "check that it is there, whole and readable"
+    )
+
+
+def fault_of_bucket(url: str) -> str | None:
     """Why nothing of a remote URL's bucket can be had, or None; as of `endpoints.fault_of`."""
     return endpoints.fault_of(_as_gs_or_s3(url))
 
@@ -107,7 +110,7 @@ def _fault_of_access(url: str, error: Exception) -> str | None:
         return "no credentials are found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     if re.match(r"OSError: Forbidden|HttpError: .*\b40[13]\b|.*Anonymous caller", told):
         return f"access is denied; check the credentials and what they may do there ({error})"
-    return fault_of(url)
+    return fault_of_bucket(url)
 
 
 def _unreached(error: BaseException | None) -> BaseException | None:

@@ -77,7 +77,7 @@ class Finder:
             look = self._arrivals.look()
         except SourceError:  # a store that cannot be listed now; the next look may do better
             return [], Counter(failed_looks=1)
-        counts = Counter(vanished=len(look.vanished), clashing=len(look.clashing))
+        counts = Counter(vanished=len(look.vanished), unusable=len(look.unusable))
         new = [file for file in look.settled if not self._is_set_aside(file)]
         if not new:
             return [], counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -243,6 +244,16 @@ def test_damaged_changed_and_vanished_files_are_counted_and_stop_nothing(
     again, counts = finder.look()
     assert (again, counts["changed"]) == ([], 1)
     assert finder.look()[1]["changed"] == 0
+
+
+def test_what_cannot_be_used_does_not_hold_up_the_rest(stream: Stream, folder: Path) -> None:
+    (folder / "loop.jsonl").symlink_to("loop.jsonl")
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.jsonl")).write_bytes(b'{"text": "a"}\n')
+    finder = Finder(stream, [str(folder)], None, 0)
+    units, counts = finder.look()
+    assert {unit.source.name for unit in units} == {f"{n}.jsonl" for n in range(FILES)}
+    assert counts["unusable"] == 2
+    assert finder.look()[1]["unusable"] == 0
 
 
 def test_what_an_engine_lost_is_handed_out_again(stream: Stream, folder: Path) -> None:

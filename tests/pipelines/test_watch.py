@@ -25,6 +25,7 @@ from pipelines.quarantine import read_quarantine
 from pipelines.sources.arrivals import Arrivals
 from tests.pipelines.conftest import sentences, write_jsonl
 from tests.pipelines.watches import Running
+from tests.sources.test_discover import deny
 
 # Beam's FnApiRunner.
 
@@ -192,6 +193,25 @@ def test_a_file_that_goes_while_it_is_read_is_counted(
     running.until(lambda: rows(tmp_path / "cache") == 5)
     assert running.end().vanished == 1
     assert read_quarantine(Storage.at(tmp_path / "cache")) == {}
+
+
+def test_what_cannot_be_used_is_named_and_does_not_hold_up_the_rest(
+    folder: Path, start: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "closed").mkdir()
+    put(folder, "here.jsonl", 5, 1)
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.jsonl")).write_bytes(b'{"text": "a"}\n')
+    (folder / "loop.jsonl").symlink_to("loop.jsonl")
+    deny(monkeypatch, folder / "closed")
+    running = start()
+    running.until(lambda: rows(tmp_path / "cache") == 5)
+    put(folder, "more.jsonl", 5, 2)
+    running.until(lambda: rows(tmp_path / "cache") == 10)
+    seen = running.end()
+    assert set(seen.damaged) == {"closed/", "loop.jsonl", "\\xff.jsonl"}
+    told = [line for line in running.lines if line.startswith("set aside closed/: ")]
+    assert len(told) == 1
+    assert f"{folder}/closed: access is denied" in told[0]
 
 
 def test_arrivals_settle_change_and_vanish(folder: Path) -> None:

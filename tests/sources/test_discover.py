@@ -14,6 +14,7 @@ import pytest
 from cachelib.errors import SourceError
 from cachelib.format.ledger import commit_key
 from pipelines.sources import Discovery, Source, discover, files, inspect, url_of
+from pipelines.sources.discover import files_of
 
 LINE = b'{"text": "a"}\n'
 
@@ -222,6 +223,51 @@ def test_names_are_unicode_in_one_form(tmp_path: Path):
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jsonl")).write_bytes(LINE)
     with pytest.raises(SourceError, match="not UTF-8: rename"):
         discover([str(tmp_path)])
+
+
+def deny(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let a folder be one that may not be listed, also where root runs the tests."""
+    real = os.scandir
+
+    def scandir(path: str) -> object:
+        if os.fspath(path) == str(folder):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+
+def test_a_folder_that_cannot_be_listed_is_named_by_its_own_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    fill(tmp_path, "a.jsonl", "d/b.jsonl", "d/e/c.jsonl")
+    deny(monkeypatch, tmp_path / "d" / "e")
+    with pytest.raises(SourceError, match=r"^[^ ]*/d/e: access is denied"):
+        discover([str(tmp_path)])
+    found = files_of(f"n={tmp_path}", any_suffix=False)
+    assert [file.name for file in found.files] == ["n/a.jsonl", "n/d/b.jsonl"]
+    assert [file.name for file, _ in found.faults] == ["n/d/e/"]
+    deny(monkeypatch, tmp_path)
+    with pytest.raises(SourceError, match="access is denied"):
+        files_of(str(tmp_path), any_suffix=False)
+
+
+@pytest.mark.parametrize("pattern", ["", "*.jsonl", "**"])
+def test_what_cannot_be_used_does_not_hide_what_can(tmp_path: Path, pattern: str):
+    fill(tmp_path, "a.jsonl")
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    (tmp_path / "loop.md").symlink_to("loop.md")  # would be no source anyway, but for a glob
+    (tmp_path / "nowhere.jsonl").symlink_to("gone")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jsonl")).write_bytes(LINE)
+    found = files_of(str(tmp_path / pattern), any_suffix=False)
+    assert [file.name for file in found.files] == ["a.jsonl"]
+    faults = {file.name: fault for file, fault in found.faults}
+    assert set(faults) - {"loop.md"} == {"loop.jsonl", "nowhere.jsonl", "\\xff.jsonl"}
+    assert ("loop.md" in faults) == (pattern == "**")
+    for name in ("loop.jsonl", "nowhere.jsonl"):
+        assert faults[name].startswith(f"{tmp_path}/{name}: ")
+        with pytest.raises(SourceError, match=name):
+            discover([str(tmp_path / name)])
 
 
 def test_unreadable_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
