@@ -302,8 +302,8 @@ def _walk(root: str) -> Iterator[tuple[str, Why]]:
         folders[:] = sorted(set(folders) - set(left))
         yield from ((f"{prefix}{name}/", why) for name, why in sorted(left.items()))
         yield from ((prefix + name, _kind(os.path.join(folder, name))) for name in names)
-    for folder, error in failed.items():
-        yield f"{os.path.relpath(folder, root)}/", SourceError(files.fault_of(folder, error))
+    for folder, cause in failed.items():
+        yield f"{os.path.relpath(folder, root)}/", SourceError(files.fault_of(folder, cause))
 
 
 def _list_remote(url: str, any_suffix: bool) -> Listing:
