@@ -16,7 +16,7 @@ class EraClock:
     """Tells when the rows that belong to no era yet are to become one.
 
     Args:
-        seconds: from when they were first seen here.
+        seconds: from when the first of them was seen here.
         size: bytes of their token ids.
         clock: seconds, of which only differences count.
     """
@@ -27,15 +27,18 @@ class EraClock:
         self._seconds = seconds
         self._size = size
         self._clock = clock
+        self._end = 0  # of the last era, in rows
         self._since: float | None = None
         self._bytes = 0
 
     def see(self, snapshot: Snapshot) -> None:
         """Take note of a newer snapshot."""
+        end = snapshot.rows - unsealed_rows(snapshot)
         if unsealed_rows(snapshot) == 0:
             self._since = None
-        elif self._since is None:
+        elif self._since is None or end != self._end:
             self._since = self._clock()
+        self._end = end
         self._bytes = unsealed_bytes(snapshot)
 
     @property

@@ -172,11 +172,22 @@ def _is_whole(taken: coverage.Taken | None, version: str) -> bool:
 
 
 class Sealer:
-    """Ends eras of a cache that a stream fills, also while nothing comes."""
+    """Ends eras of a cache that a stream fills, also while nothing comes.
 
-    def __init__(self, storage: Storage, seconds: float, size: int) -> None:
+    Args:
+        storage: of the cache.
+        seconds, size, clock: as of `EraClock`.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        seconds: float,
+        size: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._storage = storage
-        self._clock = EraClock(seconds, size)
+        self._clock = EraClock(seconds, size, clock)
         self._seen: int | None = None
 
     def look(self) -> None:

@@ -334,6 +334,25 @@ def test_eras_end_while_nothing_comes(stream: Stream, units: list[Unit]) -> None
     assert snapshot(stream).version == 1
 
 
+def test_an_era_is_never_shorter_than_it_is_to_be(stream: Stream, units: list[Unit]) -> None:
+    """Rows that come between a seal and the next look begin an era of their own."""
+    now = 0.0
+    sealer = Sealer(stream.storage, 20, 1 << 40, clock=lambda: now)
+    sequence(stream, write_unit(stream, units[0]))
+    sealer.look()
+    now = 20.0
+    sealer.look()
+    first = snapshot(stream).eras.tolist()
+    assert first == [snapshot(stream).rows]
+    sequence(stream, write_unit(stream, units[1]))
+    for now in (21.0, 40.9):
+        sealer.look()
+        assert snapshot(stream).eras.tolist() == first
+    now = 41.0
+    sealer.look()
+    assert snapshot(stream).eras.tolist() == [*first, snapshot(stream).rows]
+
+
 def test_messages_come_once_in_any_order_and_overlap(stream: Stream) -> None:
     """Partitions with gaps in their offsets, redelivered in other groups, also by a new job."""
     there = [(f"topic/{p}", at) for p in (0, 1) for at in (*range(10), *range(13, 20))]
