@@ -41,6 +41,12 @@ class Sign:
             told += f" ({self.status['message']})"
         if "wave" in self.status and self.state == "running":
             told += f", wave {self.status['wave'] + 1} of {self.status['waves']}"
+        if self.status.get("waiting"):
+            since = self.status["idle"]
+            told += (
+                f", {self.status['waiting']} files were found of which nothing is committed, and "
+                f"nothing was committed for {since:.0f} s"
+            )
         return f"{told}, unchanged for {self.age:.0f} s"
 
 
@@ -66,7 +72,9 @@ class Builders:
         keys = [
             key
             for key in self._storage.list("_status/")
-            if key >= f"_status/{plan}" and not key.endswith(".failure.json")
+            if key >= f"_status/{plan}"
+            and not key.endswith(".failure.json")
+            and "/" not in key.removeprefix("_status/")
         ]
         now = time.monotonic()
         signs = []

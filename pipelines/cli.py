@@ -7,6 +7,7 @@ import difflib
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -152,7 +153,9 @@ def handling(handler: Handler) -> Iterator[None]:
 
 def _last_line(error: Exception) -> str:
     """What an engine's error says in the end: Beam puts whole tracebacks into its messages."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    details = getattr(error, "details", None)  # of gRPC, whose messages end with a bracket
+    said = details() if callable(details) else str(error)
+    lines = [line.strip() for line in str(said).splitlines() if re.search(r"\w", line)]
     return lines[-1] if lines else type(error).__name__
 
 

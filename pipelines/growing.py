@@ -9,11 +9,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
-from cachelib.format.storage import Storage
 from cachelib.words import counted
 from pipelines.cli import (
     descendants,
@@ -31,13 +29,19 @@ from pipelines.config import (
     growing_config,
 )
 from pipelines.progress import Terminal
-from pipelines.watching import Watched, watch
+from pipelines.tally import Tally
+from pipelines.watching import watch
 
 FIELDS = {
     **{name: f for name, f in BuildConfig.model_fields.items() if name not in NOT_GROWING},
     **GrowthConfig.model_fields,
 }
 """Every key of a cache that grows."""
+
+_STOPPING = {
+    "watch": "stopping when what is in work is committed",
+    "stream": "stopping; what is in work is cancelled, and taken in by the next stream",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
             _end_at_once(signum)
         stopped.set()
         with suppress(OSError):  # the terminal may be what has gone
-            os.write(2, b"\nforebay: stopping when what is in work is committed; again: at once\n")
+            os.write(2, f"\nforebay: {_STOPPING[command]}; again: at once\n".encode())
 
     try:
         with naming_misspelt(parser, rest):
@@ -71,23 +75,24 @@ def main(arguments: Sequence[str]) -> int:
         if rest and command == "watch" and config.runner in ("embedded", "bundles"):
             parser.error(unknown(parser, rest))
         beam_arguments = [r for r in rest if r != "--"]
-        with handling(stop):
+        with handling(stop), _threads_that_fail(known.verbose):
             if command == "stream":
                 from pipelines.streams.launcher import stream  # it imports Beam
 
-                version = stream(
+                seen = stream(
                     config, growth, stopped=stopped, tell=tell, beam_arguments=beam_arguments
                 )
-                print(f"{Storage.at(config.to).url} version {version}")
-                return 0
-            seen = watch(
-                config,
-                growth,
-                stopped=stopped,
-                tell=tell,
-                show=None if known.quiet else screen.show,
-                beam_arguments=beam_arguments,
-            )
+            else:
+                # A log would get a line for nearly every batch; each commit has one anyway.
+                show = screen.show if screen.live and not known.quiet else None
+                seen = watch(
+                    config,
+                    growth,
+                    stopped=stopped,
+                    tell=tell,
+                    show=show,
+                    beam_arguments=beam_arguments,
+                )
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -98,6 +103,18 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+@contextmanager
+def _threads_that_fail(shown: bool) -> Iterator[None]:
+    """Whether threads show what ended them: Beam's lose their engine now and then."""
+    before = threading.excepthook
+    if not shown:
+        threading.excepthook = lambda failed: None
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
+
 def _end_at_once(signum: int) -> None:
     """End this process and its workers: nothing that is committed can be lost."""
     for child in descendants():
@@ -106,9 +123,9 @@ def _end_at_once(signum: int) -> None:
     os._exit(128 + signum)
 
 
-def _print_seen(seen: Watched, as_json: bool) -> None:
+def _print_seen(seen: Tally, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({**asdict(seen), "changed": sorted(seen.changed)}))
+        print(json.dumps(seen.to_json()))
         return
     print(f"{seen.url} version {seen.version}: {counted(seen.rows, 'row')}")
     print(

@@ -193,6 +193,7 @@ def take_in(
     *,
     grows: bool = False,
     stopped: Callable[[], bool] = lambda: False,
+    begun: Callable[[str], object] = lambda plan: None,
 ) -> Done:
     """Take in what the cache lacks of the sources of a request.
 
@@ -201,6 +202,7 @@ def take_in(
         beam_arguments: further options of the Beam runner.
         grows: whether more is to follow: the cache may be without a row for now.
         stopped: asked before each pipeline whether to leave the rest for another time.
+        begun: told the name of each plan before it is carried out.
 
     Raises:
         ForebayError: of the kind that fits; what was committed before stays.
@@ -211,6 +213,7 @@ def take_in(
     while (planned := next_plan(request)).plan is not None and not stopped():
         notes |= dict.fromkeys(planned.notes)
         _check_sample(request, planned)
+        begun(planned.plan.name)
         try:
             made = _carry_out(request, planned, show, beam_arguments, grows, stopped)
         except AttemptRetired:

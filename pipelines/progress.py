@@ -7,11 +7,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from cachelib.errors import StorageError
+from cachelib.errors import CacheNotFound, StorageError
 from cachelib.format.canonical import seal
 from cachelib.format.shard import Manifest, read_manifest
 from cachelib.format.storage import Storage
@@ -126,17 +126,21 @@ class Status:
 
 
 @contextmanager
-def alive(storage: Storage, name: str) -> Iterator[None]:
+def alive(
+    storage: Storage, name: str, told: Callable[[], Mapping[str, float]] = dict
+) -> Iterator[None]:
     """Show that somebody fills a cache as long as the block runs, also while there is no plan.
 
     Args:
         storage: of the cache.
         name: of the status object, which begins with a letter, as that of a plan does not.
+        told: what the status says besides.
     """
     began = time.monotonic()
 
-    def write(state: str) -> None:
-        status = {"seconds": time.monotonic() - began, "state": state, "message": ""}
+    def write(state: str, message: str = "") -> None:
+        seconds = time.monotonic() - began
+        status = {**told(), "seconds": seconds, "state": state, "message": message}
         with suppress(StorageError):  # it is advisory
             storage.write(f"_status/{name}.json", seal(status))
 
@@ -145,8 +149,14 @@ def alive(storage: Storage, name: str) -> Iterator[None]:
         while not ended.wait(STATUS_SECONDS):
             write("running")
 
-    with meanwhile("forebay-alive", beat):
-        yield
+    try:
+        with meanwhile("forebay-alive", beat):
+            yield
+    except CacheNotFound:
+        raise  # a status would be all that is there
+    except Exception as error:
+        write("failed", f"{type(error).__name__}: {error}")
+        raise
     write("ended")
 
 
@@ -301,16 +311,20 @@ def watching_merge(
 
 
 class Terminal:
-    """Shows progress on standard error: one line that is rewritten, or plain lines in a log."""
+    """Shows progress on standard error: one line that is rewritten, or plain lines in a log.
+
+    Attributes:
+        live: whether it is a terminal, where a line can be rewritten.
+    """
 
     def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
+        self.live = sys.stderr.isatty()
         self._open = False  # whether a line is shown that has no end yet
         self._shown = time.monotonic()
 
     def show(self, progress: Progress) -> None:
         now = time.monotonic()
-        if self._live:
+        if self.live:
             sys.stderr.write("\r\x1b[K" + progress.line())
             self._open = True
         elif now - self._shown > LOG_SECONDS:

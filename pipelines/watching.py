@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from cachelib.errors import ForebayError, LedgerConflict, SourceChanged, SourceError, StorageError
-from cachelib.format.ledger import Ledger, add_counts
+from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
-from cachelib.words import counted
 from pipelines.commit import seal
 from pipelines.config import BuildConfig, GrowthConfig
 from pipelines.eras import EraClock
@@ -26,6 +25,7 @@ from pipelines.request import Request, belongs_to, cache_url, inquire
 from pipelines.sources import Discovery, Source
 from pipelines.sources.arrivals import Arrivals
 from pipelines.sources.discover import THREADS, File, inspect_file
+from pipelines.tally import Head, Tally, sources_of
 
 TRIES = 8
 """Rounds that may fail one after another, for reasons that may pass, before the watch ends."""
@@ -37,35 +37,6 @@ CHANGES = 3
 """Times that a file may be found changed while it is read before it is set aside."""
 
 
-@dataclass
-class Watched:
-    """What a watch has seen and done so far.
-
-    Attributes:
-        url: of the cache.
-        version: newest version, -1 where there is no cache yet.
-        rows: of the cache.
-        files: sources taken in.
-        commits, new_rows, new_tokens, records, rejects: of the commits since the watch began.
-        changed: names of files left out because they changed after they were taken in.
-        damaged: names of files set aside because they cannot be used, with the fault.
-        vanished: files that went before they were read.
-    """
-
-    url: str
-    version: int = -1
-    rows: int = 0
-    files: int = 0
-    commits: int = 0
-    new_rows: int = 0
-    new_tokens: int = 0
-    records: int = 0
-    rejects: dict[str, int] = field(default_factory=dict)
-    changed: set[str] = field(default_factory=set)
-    damaged: dict[str, str] = field(default_factory=dict)
-    vanished: int = 0
-
-
 def watch(
     config: BuildConfig,
     growth: GrowthConfig,
@@ -74,7 +45,7 @@ def watch(
     tell: Callable[[str], None] = lambda line: None,
     show: Callable[[Progress], None] | None = None,
     beam_arguments: Sequence[str] = (),
-) -> Watched:
+) -> Tally:
     """Take in files as they come, until it is stopped.
 
     Args:
@@ -85,6 +56,7 @@ def watch(
         beam_arguments: further options of the Beam runner.
 
     Raises:
+        CacheNotFound: the cache was deleted meanwhile.
         ForebayError: of the kind that fits; what was committed before stays.
     """
     watching = _Watch(config, growth, stopped, tell, show, beam_arguments)
@@ -144,9 +116,9 @@ class _Watch:
         self._quarantine = read_quarantine(self._storages[0])
         self._changes: dict[str, int] = {}
         self._told: set[str] = set()
-        self.seen = Watched(self._storages[0].url)
-        head = Ledger(self._storages[0]).head()
-        self._head = -1 if head is None else head
+        self._heads = [Head(storage) for storage in self._storages]
+        self._plans: set[str] = set()
+        self.seen = Tally(self._storages[0].url)
         self._take_stock()
 
     @contextmanager
@@ -164,10 +136,10 @@ class _Watch:
             self._tell_once(f"nothing yet: {line}")
         self._have_vanished(look.vanished)
         for name, fault in look.unusable:
-            self.seen.damaged[name] = fault
-            self._tell(f"set aside {name}: {fault}")
+            self._tell(self.seen.set_aside(name, fault))
         new = {file.name: file for file in look.settled if not self._is_set_aside(file)}
         if new:
+            self._take_stock()
             try:
                 self._take_in(new)
             except BaseException:
@@ -177,11 +149,13 @@ class _Watch:
                 self._take_stock()
         for storage, era in zip(self._storages, self._eras, strict=True):
             if era.due:
+                self._take_stock()
                 seal(storage)
                 era.see(Ledger(storage).snapshot())
 
     def end(self) -> None:
         """Let the rows that are there be an era."""
+        self._take_stock()
         for storage in self._storages:
             if Ledger(storage).head() is not None:
                 seal(storage)
@@ -202,7 +176,7 @@ class _Watch:
                 self._has_fault(new[error.source], error)
                 continue
             for name in done.changed:
-                self._leave_out(name)
+                self._tell(self.seen.leave_out(name))
             if done.whole:
                 self._were_taken(set(sources) - set(done.changed))
             return
@@ -238,37 +212,27 @@ class _Watch:
                 self._beam_arguments,
                 grows=True,
                 stopped=self._stopped.is_set,
+                begun=self._plans.add,
             )
         return done
 
     def _take_stock(self) -> None:
-        """Count what was committed since the last time."""
-        for storage, era in zip(self._storages, self._eras, strict=True):
-            if Ledger(storage).head() is not None:
-                era.see(Ledger(storage).snapshot())
-        ledger, seen = Ledger(self._storages[0]), self.seen
-        head = ledger.head()
-        if head is None:
-            return
-        commits = ledger.commits(self._head + 1, head + 1) if head > self._head else []
-        self._head, seen.version = head, head
-        rows = sum(int(commit.entries.rows.sum()) for commit in commits)
-        tokens = sum(int(commit.entries.elements["tokens"].sum()) for commit in commits)
-        seen.rows = ledger.commit(head).totals["rows"]
-        seen.commits += len(commits)
-        seen.new_rows += rows
-        seen.new_tokens += tokens
-        seen.records += sum(commit.records for commit in commits)
-        rejects = add_counts(commit.rejects for commit in commits)
-        seen.rejects = add_counts([seen.rejects, rejects])
-        if any(commit.records for commit in commits):
-            lost = f", {counted(sum(rejects.values()), 'reject')}" if rejects else ""
-            self._tell(
-                f"version {head}: {counted(rows, 'row')} and {counted(tokens, 'token')} more{lost}"
-            )
+        """Count what this watch committed since the last time, and see that the caches are there.
+
+        Raises:
+            CacheNotFound: one is not.
+        """
+        since = [head.since() for head in self._heads]
+        for head, storage, era in zip(self._heads, self._storages, self._eras, strict=True):
+            if head.commit is not None:
+                era.see(Ledger(storage).snapshot(head.commit.version))
+        if self._heads[0].commit is not None:
+            self.seen.see(self._heads[0].commit)
+        own = [commit for commit in since[0] if commit.task.get("plan") in self._plans]
+        if own:
+            self._tell(self.seen.take(own, sources_of(Ledger(self._storages[0]), own)))
 
     def _were_taken(self, names: set[str]) -> None:
-        self.seen.files += len(names)
         for name in names:
             self.seen.damaged.pop(name, None)
         for name in names & set(self._quarantine):
@@ -279,18 +243,12 @@ class _Watch:
         before = self._quarantine.get(file.name)
         if before is None or before.stamp != file.stamp:
             return False
-        self.seen.damaged[file.name] = before.message
-        self._tell_once(f"set aside before {file.name}: {before.message}")
+        self._tell_once(self.seen.set_aside(file.name, before.message, before=True))
         return True
 
     def _have_vanished(self, names: Sequence[str]) -> None:
-        self.seen.vanished += len(names)
         for name in names:
-            self._tell(f"vanished {name}: it went before it was read")
-
-    def _leave_out(self, name: str) -> None:
-        self.seen.changed.add(name)
-        self._tell(f"left out {name}: it changed after it was taken in")
+            self._tell(self.seen.miss(name))
 
     def _has_fault(self, file: File, error: SourceError) -> None:
         """Set a file aside, unless it has gone or changed meanwhile."""
@@ -307,8 +265,7 @@ class _Watch:
         found = SetAside(file.name, now.stamp, type(error).__name__, str(error))
         set_aside(self._storages[0], found)
         self._quarantine[file.name] = found
-        self.seen.damaged[file.name] = found.message
-        self._tell(f"set aside {file.name}: {error}")
+        self._tell(self.seen.set_aside(file.name, found.message))
 
     def _tell_once(self, line: str) -> None:
         if line not in self._told:

@@ -338,7 +338,7 @@ def _check_there(store: Any, path: str, url: str) -> None:
     # Unless it is strict, this store takes every failure for a file that is not there.
     there = store.exists(path, strict=True) if url.startswith(files.HTTP) else store.exists(path)
     if not there:
-        fault = files.fault_of(url) or "there is no such file or folder; check the URL"
+        fault = files.fault_of_bucket(url) or "there is no such file or folder; check the URL"
         raise SourceError(f"{url}: {fault}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -15,11 +15,12 @@ from cachelib.format.storage import Storage
 from pipelines.commit import seal
 from pipelines.eras import EraClock
 from pipelines.plan import remaining
-from pipelines.quarantine import SetAside, read_quarantine, set_aside
-from pipelines.sources.arrivals import Arrivals, became
+from pipelines.quarantine import read_quarantine
+from pipelines.sources.arrivals import Arrivals
 from pipelines.sources.discover import File, inspect_file
 from pipelines.sources.files import lies_in
-from pipelines.streams.units import Stream, Unit, cut_unit, given_up
+from pipelines.streams.news import announce
+from pipelines.streams.units import Stream, Unit, cut_unit, given_up, what_became
 
 AGAIN_SECONDS = 300.0
 """After which a file is handed out again if the ledger does not have it; each time twice as long.
@@ -75,8 +76,14 @@ class Finder:
         self._hand_out_again()
         try:
             look = self._arrivals.look()
-        except SourceError:  # a store that cannot be listed now; the next look may do better
+        except SourceError as error:  # what cannot be listed now; the next look may do better
+            self._announce("failed", (), str(error))
             return [], Counter(failed_looks=1)
+        for line in look.nothing:
+            self._announce("nothing", (), line)
+        self._announce("vanished", look.vanished)
+        for name, fault in look.unusable:
+            self._announce("unusable", [name], fault)
         counts = Counter(vanished=len(look.vanished), unusable=len(look.unusable))
         new = [file for file in look.settled if not self._is_set_aside(file)]
         if not new:
@@ -89,9 +96,16 @@ class Finder:
                 sources.append(inspect_file(file, roots, self._format))
                 files[file.name] = file
             except SourceError as error:
-                counts[self._has_fault(file, error)] += 1
+                became = what_became(self._stream, file.name, file.url, file.stamp, error)
+                counts[became] += 1
+                if became == "damaged":
+                    self._quarantine = read_quarantine(self._stream.storage)
+                if became == "unreached":
+                    self._arrivals.forget([file.name])
         work = remaining(sources, self._taken())
         counts["changed"] += len(work.changed)
+        self._announce("changed", work.changed)
+        self._announce("found", {sources[piece.source].name for piece in work.pieces})
         units = []
         for piece in work.pieces:
             source = sources[piece.source]
@@ -152,18 +166,13 @@ class Finder:
 
     def _is_set_aside(self, file: File) -> bool:
         before = self._quarantine.get(file.name)
-        return before is not None and before.stamp == file.stamp
+        if before is None or before.stamp != file.stamp:
+            return False
+        self._announce("known", [file.name], before.message)
+        return True
 
-    def _has_fault(self, file: File, error: SourceError) -> str:
-        otherwise = became(file.url, file.stamp)
-        if otherwise == "unreached":
-            self._arrivals.forget([file.name])
-        if otherwise is not None:  # one that changed is given out again when it has settled
-            return otherwise
-        fault = SetAside(file.name, file.stamp, type(error).__name__, str(error))
-        set_aside(self._stream.storage, fault)
-        self._quarantine[file.name] = fault
-        return "damaged"
+    def _announce(self, became: str, names: Iterable[str], message: str = "") -> None:
+        announce(self._stream.storage, self._stream.run, became, names, message)
 
 
 def _is_whole(taken: coverage.Taken | None, version: str) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
@@ -17,20 +17,25 @@ from apache_beam.runners.runner import PipelineState
 
 from cachelib.errors import ForebayError, SourceError
 from cachelib.format.ledger import Ledger
-from cachelib.format.storage import Storage
-from cachelib.words import counted
 from pipelines.commit import seal
-from pipelines.config import BuildConfig, ConfigError, GrowthConfig, setting
+from pipelines.config import OWN_RUNNERS, BuildConfig, ConfigError, GrowthConfig, setting
 from pipelines.progress import alive
 from pipelines.request import find_sources, inquire
 from pipelines.sources import Discovery
 from pipelines.streams.clock import Impulses
+from pipelines.streams.following import Following
+from pipelines.streams.news import forget
+from pipelines.streams.prism import running
 from pipelines.streams.transforms import CommitStream, FindFiles, SealEras, StreamShards
 from pipelines.streams.units import Stream
+from pipelines.tally import Tally
 from pipelines.tasks import tokenizer_objects
 
 POLL_SECONDS = 0.5
-"""How often the ledger is looked at for what to tell."""
+"""How often the store is looked at for what to tell."""
+
+GONE_SECONDS = 2.0
+"""Within which an engine that failed is found to be gone."""
 
 PRISM = "PrismRunner"
 
@@ -42,7 +47,7 @@ def stream(
     stopped: threading.Event,
     tell: Callable[[str], None] = lambda line: None,
     beam_arguments: Sequence[str] = (),
-) -> int:
+) -> Tally:
     """Take in files as they come by an unbounded pipeline, until it is stopped.
 
     What is in work then is cancelled; the next stream begins where the ledger ends.
@@ -50,16 +55,24 @@ def stream(
     Args:
         config, growth: as `growing_config` gives them.
         stopped: set to end it.
-        tell: called with a line for each commit that is seen.
+        tell: called with a line for whatever happens.
         beam_arguments: further options of the Beam runner.
 
     Returns:
-        the newest version, -1 where there is no cache yet.
+        what it did. Commits count as its own that streams with the same making of rows made.
 
     Raises:
+        ConfigError: the runner is one of ours, which end with their input.
+        CacheNotFound: the cache was deleted meanwhile.
         ForebayError: of the kind that fits; what was committed stays.
     """
-    described = describe(config)
+    if "runner" in config.model_fields_set and config.runner in OWN_RUNNERS:
+        raise ConfigError(
+            f"runner (--runner) {config.runner} ends with its input, and a stream goes on: leave "
+            "it out for Prism, or name a Beam runner of unbounded pipelines; watch takes files in "
+            "without one"
+        )
+    described = replace(describe(config), run=f"stream-{secrets.token_hex(8)}")
     storage = described.storage
     head = Ledger(storage).head()
     if head is not None and Ledger(storage).commit(head).finished and not config.reopen:
@@ -67,22 +80,60 @@ def stream(
             f"{storage.url} was marked complete at version {head}; {setting('reopen', True)} "
             "goes on with it"
         )
-    result = _begin(described, config, growth, beam_arguments)
-    seen = -1 if head is None else head
+    following = Following(described, tell)
     try:
-        with alive(storage, "stream"):
-            while not stopped.is_set() and not PipelineState.is_terminal(result.state):
-                stopped.wait(POLL_SECONDS)
-                seen = _tell_of(storage, seen, tell)
-        if not stopped.is_set():
-            result.wait_until_finish()
-            raise ForebayError(f"the pipeline ended as {result.state}; begin the stream again")
+        with alive(storage, "stream", following.status):
+            _run(described, config, growth, following, stopped, beam_arguments)
+            following.look()
+            if Ledger(storage).head() is not None:
+                seal(storage)
+            following.look()
     finally:
-        if not PipelineState.is_terminal(result.state):
-            result.cancel()
-    if Ledger(storage).head() is not None:
-        seen = seal(storage).version
-    return seen
+        forget(storage, described.run)
+    return following.seen
+
+
+def _run(
+    described: Stream,
+    config: BuildConfig,
+    growth: GrowthConfig,
+    following: Following,
+    stopped: threading.Event,
+    arguments: Sequence[str],
+) -> None:
+    """Run the pipeline until it is to stop; what is in work then is cancelled."""
+    logging.getLogger("apache_beam").setLevel(logging.ERROR)
+    runner = PRISM if config.runner == "embedded" else config.runner
+    flags = [*arguments, f"--runner={runner}"]
+    if not any("environment_type" in flag for flag in flags):
+        flags.append("--environment_type=LOOPBACK")
+    with ExitStack() as stack:
+        engine = None
+        if "prism" in runner.lower() and not any("job_endpoint" in flag for flag in flags):
+            engine = stack.enter_context(running(flags))
+            flags.append(f"--job_endpoint={engine.endpoint}")
+        try:
+            _follow(_begin(described, config, growth, flags), following, stopped)
+        except ForebayError:
+            raise
+        except Exception:
+            if engine is not None:
+                engine.check(GONE_SECONDS)  # then what came of it says less
+            raise
+
+
+def _follow(result: Any, following: Following, stopped: threading.Event) -> None:
+    try:
+        while not stopped.is_set():
+            if PipelineState.is_terminal(result.state):
+                result.wait_until_finish()  # raises what it failed by
+                raise ForebayError(f"the pipeline ended as {result.state}; begin the stream again")
+            stopped.wait(POLL_SECONDS)
+            following.look()
+    finally:
+        with suppress(Exception):  # an engine that is gone need not be told
+            if not PipelineState.is_terminal(result.state):
+                result.cancel()
 
 
 def describe(config: BuildConfig) -> Stream:
@@ -120,35 +171,11 @@ def file_stream(
 
 
 def _begin(
-    described: Stream, config: BuildConfig, growth: GrowthConfig, arguments: Sequence[str]
+    described: Stream, config: BuildConfig, growth: GrowthConfig, flags: Sequence[str]
 ) -> Any:
-    logging.getLogger("apache_beam").setLevel(logging.ERROR)
-    runner = PRISM if config.runner == "embedded" else config.runner
-    flags = [*arguments, f"--runner={runner}"]
-    if "prism" in runner.lower() and not any("prism_location" in flag for flag in flags):
-        found = shutil.which("prism") or str(Path.home() / "go" / "bin" / "prism")
-        if os.access(found, os.X_OK):
-            flags.append(f"--prism_location={found}")
-    if not any("environment_type" in flag for flag in flags):
-        flags.append("--environment_type=LOOPBACK")
-    options = PipelineOptions(flags)
+    options = PipelineOptions(list(flags))
     options.view_as(StandardOptions).streaming = True
     options.view_as(SetupOptions).save_main_session = False
     pipeline = beam.Pipeline(options=options)
     file_stream(pipeline, described, config, growth)
     return pipeline.run()
-
-
-def _tell_of(storage: Storage, seen: int, tell: Callable[[str], None]) -> int:
-    """Tell of commits since a version; returns the newest."""
-    ledger = Ledger(storage)
-    head = ledger.head()
-    if head is None or head <= seen:
-        return seen
-    for commit in ledger.commits(seen + 1, head + 1):
-        rejects = sum(commit.rejects.values())
-        if commit.records:
-            lost = f", {counted(rejects, 'reject')}" if rejects else ""
-            rows = int(commit.entries.rows.sum())
-            tell(f"version {commit.version}: {counted(rows, 'row')} more{lost}")
-    return head

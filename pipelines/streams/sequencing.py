@@ -45,6 +45,7 @@ class Sequenced:
             other content.
         late: those taken of a source of which later positions were covered before.
         given_up: left out since a gc has given them up; their files are handed out again.
+        left_out: names of the sources of those that are left out as changed.
     """
 
     commit: Commit | None
@@ -54,6 +55,7 @@ class Sequenced:
     changed: int
     late: int
     given_up: int
+    left_out: frozenset[str] = frozenset()
 
 
 def sequence(stream: Stream, shards: Iterable[Shard]) -> Sequenced:
@@ -96,11 +98,11 @@ class _Chosen:
     changed: int = 0
     late: int = 0
     given_up: int = 0
+    left_out: frozenset[str] = frozenset()
 
     def told(self, commit: Commit | None) -> Sequenced:
-        return Sequenced(
-            commit, self.taken, self.cut, self.known, self.changed, self.late, self.given_up
-        )
+        counts = (self.taken, self.cut, self.known, self.changed, self.late, self.given_up)
+        return Sequenced(commit, *counts, self.left_out)
 
 
 def _in_order(shards: Iterable[Shard]) -> list[Shard]:
@@ -125,6 +127,7 @@ def _choose(
         manifest = manifest_of(shard)
         if any(_has_changed(taken, cover, shard.versions) for cover in manifest.covers):
             found.changed += 1
+            found.left_out |= shard.versions.keys()
             continue
         left = [piece for cover in manifest.covers for piece in _left(taken, cover)]
         if not left:

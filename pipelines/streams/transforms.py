@@ -21,6 +21,7 @@ from apache_beam.utils.timestamp import Duration
 from cachelib.format.canonical import digest
 from pipelines.sources.messages import MESSAGE_FORMATS
 from pipelines.streams.finding import Finder, Sealer
+from pipelines.streams.news import announce
 from pipelines.streams.sequencing import sequence
 from pipelines.streams.units import Shard, Stream, Unit, write_messages, write_or_set_aside
 
@@ -254,5 +255,6 @@ class _Commit(beam.DoFn):
         found = sequence(self._stream, keyed[1])
         for name in ("taken", "cut", "known", "changed", "late", "given_up"):
             Metrics.counter(NAMESPACE, f"shards_{name}").inc(getattr(found, name))
+        announce(self._stream.storage, self._stream.run, "changed", found.left_out)
         if found.commit is not None:
             yield found.commit.version

@@ -23,6 +23,7 @@ from pipelines.sources.arrivals import became
 from pipelines.sources.messages import decode_messages
 from pipelines.sources.reader import as_read
 from pipelines.sources.records import Reading, Records, Source
+from pipelines.streams.news import announce
 from pipelines.tasks import read_tokenizer
 from pipelines.tokenization import Encoder, Prepared, open_encoder
 from pipelines.worker import Workplace, write_splits
@@ -38,10 +39,12 @@ class Stream:
     Attributes:
         cache: URL of the cache.
         making: a plan without sources: the schema, the identity, how records are read.
+        run: whom its workers tell of files; see `pipelines.streams.news`.
     """
 
     cache: str
     making: Plan
+    run: str = ""
 
     @classmethod
     def of(cls, request: Request) -> Stream:
@@ -203,12 +206,26 @@ def write_or_set_aside(stream: Stream, unit: Unit) -> tuple[list[Shard], str | N
     try:
         return write_unit(stream, unit), None
     except SourceError as error:
-        otherwise = became(unit.url, unit.stamp)
-        if otherwise is not None:
-            return [], otherwise
-        fault = SetAside(unit.source.name, unit.stamp, type(error).__name__, str(error))
-        set_aside(stream.storage, fault)
-        return [], "damaged"
+        return [], what_became(stream, unit.source.name, unit.url, unit.stamp, error)
+
+
+def what_became(stream: Stream, name: str, url: str, stamp: str, error: SourceError) -> str:
+    """What became of a file that cannot be read, which is announced: as of `became`, or "damaged".
+
+    Args:
+        stamp: what told its content when it was found.
+    """
+    otherwise = became(url, stamp)
+    match otherwise:
+        case None:
+            set_aside(stream.storage, SetAside(name, stamp, type(error).__name__, str(error)))
+            announce(stream.storage, stream.run, "unusable", [name], str(error))
+            return "damaged"
+        case "changed":
+            announce(stream.storage, stream.run, "rewritten", [name])
+        case _:
+            announce(stream.storage, stream.run, otherwise, [name], str(error))
+    return otherwise
 
 
 def _encoder(stream: Stream) -> Encoder:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -22,17 +24,20 @@ from apache_beam.transforms.window import TimestampedValue
 
 import cachelib
 from cachelib.commands.verify import verify
-from cachelib.errors import AttemptRetired, IncompatibleCache
+from cachelib.errors import AttemptRetired, CacheNotFound, IncompatibleCache
 from cachelib.format.coverage import merge
 from cachelib.format.ledger import Ledger, Snapshot
 from cachelib.format.storage import Storage
 from pipelines.commit import finish, seal
-from pipelines.config import growing_config
+from pipelines.config import ConfigError, growing_config
 from pipelines.launcher import build
 from pipelines.maintenance.gc import gc
 from pipelines.quarantine import read_quarantine
 from pipelines.streams.finding import AGAIN_SECONDS, Finder, Sealer
+from pipelines.streams.following import Following
 from pipelines.streams.launcher import describe
+from pipelines.streams.launcher import stream as run_stream
+from pipelines.streams.news import forget
 from pipelines.streams.sequencing import Sequenced, sequence
 from pipelines.streams.transforms import (
     CommitStream,
@@ -43,7 +48,7 @@ from pipelines.streams.transforms import (
     of_kafka,
     of_pubsub,
 )
-from pipelines.streams.units import Stream, Unit, write_messages, write_unit
+from pipelines.streams.units import Stream, Unit, write_messages, write_or_set_aside, write_unit
 from tests.pipelines.conftest import sentences, write_jsonl
 
 FILES = 4
@@ -256,6 +261,74 @@ def test_what_cannot_be_used_does_not_hold_up_the_rest(stream: Stream, folder: P
     assert finder.look()[1]["unusable"] == 0
 
 
+def test_files_are_named_to_who_began_the_stream(stream: Stream, folder: Path) -> None:
+    stream = replace(stream, run="stream-1")
+    (folder / "cut.jsonl.gz").write_bytes(b"\x1f\x8b\x08\x00 not gzip at all")
+    (folder / "loop.jsonl").symlink_to("loop.jsonl")
+    lines: list[str] = []
+    following = Following(stream, lines.append)
+    finder = Finder(stream, [str(folder), str(folder / "none*")], None, 0)
+    units, _ = finder.look()
+    following.look()
+    assert following.status()["waiting"] == FILES + 1
+    with (folder / "1.jsonl").open("a") as file:
+        file.write('{"text": "more", "id": "x"}\n')
+    (folder / "0.jsonl").unlink()
+    for unit in units:
+        sequence(stream, write_or_set_aside(stream, unit)[0])
+    following.look()
+    assert following.status()["waiting"] == 0
+    (folder / "2.jsonl").write_text('{"text": "other", "id": "y"}\n')
+    finder.look()
+    following.look()
+    following.look()
+    seen = following.seen
+    told = {line.split(":")[0] for line in lines}
+    assert told == {
+        "nothing yet",
+        "set aside cut.jsonl.gz",
+        "set aside loop.jsonl",
+        "vanished 0.jsonl",
+        "waiting for 1.jsonl",
+        "left out 2.jsonl",
+        f"version {seen.version}",
+    }
+    assert (seen.taken, seen.new_rows) == ({"2.jsonl", "3.jsonl"}, 2 * ROWS)
+    assert (set(seen.damaged), seen.changed) == ({"cut.jsonl.gz", "loop.jsonl"}, {"2.jsonl"})
+    assert read_quarantine(stream.storage).keys() == {"cut.jsonl.gz"}
+    again = Following(stream, lines.append)
+    Finder(stream, [str(folder)], None, 0).look()
+    again.look()
+    assert "set aside before cut.jsonl.gz" in {line.split(":")[0] for line in lines}
+    forget(stream.storage, stream.run)
+    assert stream.storage.list("_status/") == []
+
+
+def test_a_cache_that_goes_while_a_stream_fills_it_is_an_error(
+    stream: Stream, units: list[Unit]
+) -> None:
+    sequence(stream, write_unit(stream, units[0]))
+    following = Following(stream, lambda line: None)
+    assert stream.storage.local_path is not None
+    shutil.rmtree(stream.storage.local_path / "_ledger")
+    with pytest.raises(CacheNotFound, match="deleted or replaced"):
+        following.look()
+    sequence(stream, write_unit(stream, units[-1]))  # another cache in its place
+    with pytest.raises(CacheNotFound, match="deleted or replaced"):
+        following.look()
+
+
+@pytest.mark.parametrize("runner", ["embedded", "bundles", "dask"])
+def test_runners_that_end_with_their_input_are_refused(
+    folder: Path, tokenizer: str, tmp_path: Path, runner: str
+) -> None:
+    values = {"inputs": [str(folder)], "to": str(tmp_path / "cache"), "tokenizer": tokenizer}
+    configs = growing_config({**values, "runner": runner})
+    with pytest.raises(ConfigError, match=f"--runner.*{runner} ends with its input"):
+        run_stream(*configs, stopped=threading.Event())
+    assert not (tmp_path / "cache").exists()
+
+
 def test_what_an_engine_lost_is_handed_out_again(stream: Stream, folder: Path) -> None:
     """The units of a look come to nothing; after a while those of uncommitted files come again."""
     now = 0.0
@@ -345,7 +418,7 @@ def test_an_era_is_never_shorter_than_it_is_to_be(stream: Stream, units: list[Un
     first = snapshot(stream).eras.tolist()
     assert first == [snapshot(stream).rows]
     sequence(stream, write_unit(stream, units[1]))
-    for now in (21.0, 40.9):
+    for now in (21.0, 40.9):  # noqa: B007
         sealer.look()
         assert snapshot(stream).eras.tolist() == first
     now = 41.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,14 +16,18 @@ from typing import Any
 import pytest
 
 import cachelib
+import pipelines
 from cachelib.errors import CacheNotFound
 from cachelib.format.coverage import merge
 from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
-from pipelines import watching
+from pipelines import growing, watching
 from pipelines.config import ConfigError, growing_config
+from pipelines.launcher import build
 from pipelines.quarantine import read_quarantine
 from pipelines.sources.arrivals import Arrivals
+from pipelines.tally import Tally
+from pipelines.watching import watch
 from tests.pipelines.conftest import sentences, write_jsonl
 from tests.pipelines.watches import Running
 from tests.sources.test_discover import deny
@@ -212,6 +217,61 @@ def test_what_cannot_be_used_is_named_and_does_not_hold_up_the_rest(
     told = [line for line in running.lines if line.startswith("set aside closed/: ")]
     assert len(told) == 1
     assert f"{folder}/closed: access is denied" in told[0]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_cache_that_is_deleted_ends_the_watch(
+    folder: Path, start: Callable[..., Running], tokenizer: str, tmp_path: Path, replaced: bool
+) -> None:
+    put(folder, "a.jsonl", 5, 0)
+    running = start()
+    running.until(lambda: running.told("version 0"))
+    shutil.rmtree(tmp_path / "cache")
+    if replaced:
+        put(tmp_path, "c.jsonl", 5, 2)
+        build(inputs=[str(tmp_path / "c.jsonl")], to=str(tmp_path / "cache"), tokenizer=tokenizer)
+    put(folder, "b.jsonl", 5, 1)
+    running.thread.join(60)
+    assert isinstance(running.error, CacheNotFound)
+    assert "deleted or replaced while it was being filled" in str(running.error)
+    assert rows(tmp_path / "cache") == (5 if replaced else 0)
+
+
+def test_what_others_commit_is_not_counted(
+    folder: Path, start: Callable[..., Running], tokenizer: str, tmp_path: Path
+) -> None:
+    to = tmp_path / "cache"
+    put(tmp_path, "built.jsonl", 7, 9)
+    build(inputs=[str(tmp_path / "built.jsonl")], to=str(to), tokenizer=tokenizer)
+    put(folder, "0.jsonl", 20, 0)
+    running = start(seal_after=0.1)
+    running.until(lambda: running.told("20 rows"))
+    assert pipelines.delete(to, sources=["0.jsonl"]).rows == 20
+    put(tmp_path, "other.jsonl", 7, 8)
+    build(inputs=[str(tmp_path / "other.jsonl")], to=str(to), tokenizer=tokenizer)
+    pipelines.compact(to)
+    put(folder, "1.jsonl", 20, 1)
+    running.until(lambda: sum("20 rows" in line for line in running.lines) == 2)
+    os.utime(folder / "1.jsonl", (1, 1))  # looked at again, and known
+    time.sleep(0.3)
+    seen = running.end()
+    assert (seen.files, seen.commits, seen.records, seen.new_rows) == (2, 2, 40, 40)
+    assert (seen.rows, len(cachelib.open(to).dataset())) == (34, 34)
+
+
+def test_a_log_gets_no_progress_of_batches(
+    folder: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Any] = []
+
+    def no_watch(*_: Any, show: Any, **__: Any) -> Tally:
+        shown.append(show)
+        return Tally("cache")
+
+    monkeypatch.setattr(growing, "watch", no_watch)
+    options = [str(folder), "--to", str(tmp_path / "cache"), "--tokenizer", tokenizer]
+    assert growing.main(["watch", *options]) == 0
+    assert shown == [None]
 
 
 def test_arrivals_settle_change_and_vanish(folder: Path) -> None:

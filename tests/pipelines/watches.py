@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.config import growing_config
-from pipelines.watching import Watched, watch
+from pipelines.tally import Tally
+from pipelines.watching import watch
 
 
 class Running:
@@ -18,14 +19,18 @@ class Running:
     def __init__(self, folder: str | Path, tokenizer: str, to: str | Path, **more: Any) -> None:
         self.lines: list[str] = []
         self.stopped = threading.Event()
-        self.seen: Watched | None = None
+        self.seen: Tally | None = None
+        self.error: Exception | None = None
         values = {"every": 0.05, "settle": 0.0, "inputs": [str(folder)], "to": str(to), **more}
         self.configs = growing_config({"tokenizer": tokenizer, **values})
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
-        self.seen = watch(*self.configs, stopped=self.stopped, tell=self.lines.append)
+        try:
+            self.seen = watch(*self.configs, stopped=self.stopped, tell=self.lines.append)
+        except Exception as error:
+            self.error = error
 
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
@@ -37,7 +42,7 @@ class Running:
     def told(self, words: str) -> bool:
         return any(words in line for line in self.lines)
 
-    def end(self) -> Watched:
+    def end(self) -> Tally:
         self.stopped.set()
         self.thread.join(60)
         assert self.seen is not None, self.lines

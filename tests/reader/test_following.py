@@ -326,6 +326,18 @@ def test_a_builder_that_died_is_named(path: Path) -> None:
         impatient(path).dataset().take([1000])
 
 
+def test_a_stream_of_which_nothing_comes_is_told_of(path: Path) -> None:
+    status = {"state": "running", "seconds": 500.0, "idle": 400.0, "waiting": 3}
+    Storage.at(path).write("_status/stream.json", sealed_json(status))
+    Storage.at(path).write("_status/stream-1/news.json", sealed_json({"became": "found"}))
+    with pytest.raises(
+        BuilderGone,
+        match=r"3 files were found of which nothing is committed, and nothing was committed for "
+        r"400 s, unchanged for",
+    ):
+        impatient(path).dataset().take([1000])
+
+
 def test_a_builder_that_shows_life_is_waited_for_until_the_timeout(path: Path) -> None:
     cache = opened(path, stale=0.6, timeout=2)
     ended = threading.Event()
