@@ -9,8 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 
 from cachelib.words import counted
 from pipelines.cli import (
@@ -54,6 +54,8 @@ def main(arguments: Sequence[str]) -> int:
     if not known.verbose:
         # What Beam logs as errors comes with the error that is raised, too.
         logging.disable(logging.CRITICAL)
+        # Beam's threads lose their engine in the end, and some tell only then.
+        threading.excepthook = lambda failed: None
     screen = Terminal()
     stopped = threading.Event()
 
@@ -75,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         if rest and command == "watch" and config.runner in ("embedded", "bundles"):
             parser.error(unknown(parser, rest))
         beam_arguments = [r for r in rest if r != "--"]
-        with handling(stop), _threads_that_fail(known.verbose):
+        with handling(stop):
             if command == "stream":
                 from pipelines.streams.launcher import stream  # it imports Beam
 
@@ -101,18 +103,6 @@ def main(arguments: Sequence[str]) -> int:
     screen.end()
     _print_seen(seen, known.json_summary)
     return 0
-
-
-@contextmanager
-def _threads_that_fail(shown: bool) -> Iterator[None]:
-    """Whether threads show what ended them: Beam's lose their engine now and then."""
-    before = threading.excepthook
-    if not shown:
-        threading.excepthook = lambda failed: None
-    try:
-        yield
-    finally:
-        threading.excepthook = before
 
 
 def _end_at_once(signum: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from cachelib.errors import BuildFailed
 from cachelib.format.ledger import Ledger
 from pipelines.streams.news import News, collect
 from pipelines.streams.units import Stream
@@ -33,6 +34,7 @@ class Following:
 
         Raises:
             CacheNotFound: the cache was deleted or replaced.
+            BuildFailed: nothing more can be committed; says why.
         """
         commits = self._head.since()
         # What is committed was announced before, so it is heard of before it is done with.
@@ -73,6 +75,8 @@ class Following:
                     self._tell(seen.set_aside(name, news.message))
                 case "known":
                     self._tell(seen.set_aside(name, news.message, before=True))
+        if news.became == "stopped":
+            raise BuildFailed(news.message)
         if news.became == "failed":
             self._tell(f"{news.message}; trying again")
         if news.became == "nothing" and news.message not in self._told:

@@ -23,7 +23,8 @@ class News:
     Attributes:
         became: "found" (to be read), "vanished", "changed" (after it was taken in), "rewritten"
             (while it was read), "unreached" (its store), "unusable" (set aside), "known" (set
-            aside before); "failed" (a look) and "nothing" (an input matches none) have no names.
+            aside before); "failed" (a look), "nothing" (an input matches none) and "stopped" (the
+            stream, by an error) have no names.
         names: of the files.
         message: the fault, where there is one.
     """

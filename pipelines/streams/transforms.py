@@ -18,6 +18,7 @@ from apache_beam.transforms import trigger, window
 from apache_beam.utils.shared import Shared
 from apache_beam.utils.timestamp import Duration
 
+from cachelib.errors import AttemptRetired, IncompatibleCache
 from cachelib.format.canonical import digest
 from pipelines.sources.messages import MESSAGE_FORMATS
 from pipelines.streams.finding import Finder, Sealer
@@ -252,7 +253,20 @@ class _Commit(beam.DoFn):
         self._stream = stream
 
     def process(self, keyed: tuple[int, Any]) -> Iterator[int]:
-        found = sequence(self._stream, keyed[1])
+        try:
+            found = sequence(self._stream, keyed[1])
+        except (IncompatibleCache, AttemptRetired) as error:
+            if not self._stream.run:
+                raise
+            # Who began the stream ends it with the error itself, and without Beam's tracebacks.
+            announce(
+                self._stream.storage,
+                self._stream.run,
+                "stopped",
+                (),
+                f"{type(error).__name__}: {error}",
+            )
+            return
         for name in ("taken", "cut", "known", "changed", "late", "given_up"):
             Metrics.counter(NAMESPACE, f"shards_{name}").inc(getattr(found, name))
         announce(self._stream.storage, self._stream.run, "changed", found.left_out)

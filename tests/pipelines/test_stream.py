@@ -24,7 +24,7 @@ from apache_beam.transforms.window import TimestampedValue
 
 import cachelib
 from cachelib.commands.verify import verify
-from cachelib.errors import AttemptRetired, CacheNotFound, IncompatibleCache
+from cachelib.errors import AttemptRetired, BuildFailed, CacheNotFound, IncompatibleCache
 from cachelib.format.coverage import merge
 from cachelib.format.ledger import Ledger, Snapshot
 from cachelib.format.storage import Storage
@@ -316,6 +316,17 @@ def test_a_cache_that_goes_while_a_stream_fills_it_is_an_error(
     sequence(stream, write_unit(stream, units[-1]))  # another cache in its place
     with pytest.raises(CacheNotFound, match="deleted or replaced"):
         following.look()
+
+
+def test_what_keeps_a_stream_from_committing_ends_it_without_tracebacks(
+    stream: Stream, units: list[Unit]
+) -> None:
+    sequence(stream, write_unit(stream, units[0]))
+    finish(stream.storage)
+    stream = replace(stream, run="stream-1")
+    play(stream, Scenario().add_elements(at(5, units)).advance_watermark_to_infinity())
+    with pytest.raises(BuildFailed, match=r"IncompatibleCache: .* was marked complete"):
+        Following(stream, lambda line: None).look()
 
 
 @pytest.mark.parametrize("runner", ["embedded", "bundles", "dask"])

@@ -27,7 +27,6 @@ from pipelines.launcher import build
 from pipelines.quarantine import read_quarantine
 from pipelines.sources.arrivals import Arrivals
 from pipelines.tally import Tally
-from pipelines.watching import watch
 from tests.pipelines.conftest import sentences, write_jsonl
 from tests.pipelines.watches import Running
 from tests.sources.test_discover import deny
