@@ -14,7 +14,6 @@ from apache_beam.runners.sdf_utils import RestrictionTrackerView, ThreadsafeRest
 from apache_beam.transforms.window import FixedWindows
 
 from pipelines.streams.clock import Impulses, _AllTurns, _Tick, _Turns
-from tests.pipelines.test_stream_soak import prism  # noqa: F401
 
 SECONDS = 0.5
 
@@ -60,7 +59,7 @@ def test_a_time_that_is_none_is_refused(seconds: float) -> None:
 
 @pytest.mark.engine
 @pytest.mark.slow
-def test_windows_go_on_on_prism_where_each_look_takes_long(tmp_path: Any, prism: str) -> None:  # noqa: F811
+def test_windows_go_on_on_prism_where_each_look_takes_long(tmp_path: Any, prism: str) -> None:
     """Bundles of more than 0.2 s, of which Prism asks the clock for a part of its turns."""
     out = tmp_path / "windows"
 

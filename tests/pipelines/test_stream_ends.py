@@ -17,7 +17,7 @@ import pytest
 import cachelib
 from cachelib.errors import CacheNotFound
 from tests.pipelines.conftest import sentences, write_jsonl
-from tests.pipelines.test_stream_soak import prism, rows  # noqa: F401
+from tests.pipelines.test_stream_soak import rows
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 class Started:
     """A stream that has taken in one file of 10 rows, beside one that is damaged."""
 
-    def __init__(self, folder: Path, tokenizer: str, prism: str) -> None:  # noqa: F811
+    def __init__(self, folder: Path, tokenizer: str, prism: str) -> None:
         self.inputs, self.to = folder / "in", folder / "cache"
         self.inputs.mkdir()
         write_jsonl(self.inputs / "a.jsonl", sentences(10, 0))
@@ -60,7 +60,7 @@ class Started:
 
 
 @pytest.fixture
-def started(tmp_path: Path, tokenizer: str, prism: str) -> Iterator[Started]:  # noqa: F811
+def started(tmp_path: Path, tokenizer: str, prism: str) -> Iterator[Started]:
     started = Started(tmp_path, tokenizer, prism)
     yield started
     for each in started.children:

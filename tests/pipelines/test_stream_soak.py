@@ -29,18 +29,12 @@ from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
 from tests.pipelines.conftest import sentences, write_jsonl
-from tests.programs import program
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 SECONDS = float(os.environ.get("FOREBAY_SOAK_SECONDS", "90"))
 RATES = (0.2, 1.0, 4.0)
 """Files a second, one after another."""
-
-
-@pytest.fixture(scope="module")
-def prism() -> str:
-    return program("prism")
 
 
 class Job:
