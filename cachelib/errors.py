@@ -71,3 +71,7 @@ class NotYetBuilt(ForebayError):
 
 class BuilderGone(NotYetBuilt):
     """What was waited for in a followed cache does not come: nobody builds it any more."""
+
+
+class EngineError(ForebayError):
+    """The engine of a pipeline cannot be reached, is lost or lacks something; try again then."""

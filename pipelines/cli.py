@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from pydantic.fields import FieldInfo
 
-from cachelib.errors import ForebayError
+from cachelib.errors import EngineError, ForebayError
 from cachelib.words import about, counted, size
 from pipelines.config import BuildConfig, ConfigError, build_config, read_yaml
 from pipelines.launcher import Planned, Request, Summary, build, inquire, next_plan
@@ -32,6 +33,8 @@ from pipelines.progress import Terminal
 PASSES = {1: "one pass over all rows", 2: "two passes over all rows"}
 
 _STOPPED = "forebay: stopped. What is committed can be read; the same command goes on from here"
+
+_GOES_ON = "What is committed stays; the same command goes on from here"
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -50,8 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     known, rest = parser.parse_known_args(arguments[1:])
     if not known.verbose:
-        # What Beam logs as errors comes with the error that is raised, too.
-        logging.disable(logging.CRITICAL)
+        silence()
     screen = Terminal()
     try:
         with naming_misspelt(parser, rest):
@@ -66,13 +68,12 @@ def main(arguments: Sequence[str]) -> int:
             tell = partial(_print_plans, [(each, next_plan(each)) for each in requests])
         else:
             show = None if known.quiet else screen.show
-            with handling(_stop_at_once(screen) if here else _interrupt):
+            with handling(_stop_at_once(screen) if here else interrupt):
                 summary = build(config, show=show, beam_arguments=[r for r in rest if r != "--"])
             tell = partial(_print_summary, summary, known.json_summary)
     except KeyboardInterrupt as stop:
         screen.end()
-        print(_STOPPED, file=sys.stderr)
-        return 128 + (stop.args[0] if stop.args else signal.SIGINT)
+        return stopped(stop)
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -83,6 +84,15 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def silence() -> None:
+    """Let engines tell of errors only by those that they raise.
+
+    Beam logs them as well, and lets threads of its own end with tracebacks of them.
+    """
+    logging.disable(logging.CRITICAL)
+    threading.excepthook = lambda _: None
+
+
 def failed(error: Exception, verbose: bool) -> int:
     """Say what ended a command; returns the exit status.
 
@@ -91,12 +101,15 @@ def failed(error: Exception, verbose: bool) -> int:
     """
     if isinstance(error, ForebayError):
         print(f"forebay: {type(error).__name__}: {error}", file=sys.stderr)
+        if isinstance(error, EngineError):
+            print(_GOES_ON, file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     if verbose:
         raise error
-    print(f"forebay: the engine failed: {_last_line(error)}\n"
-          "What is committed stays; the same command goes on from here. --verbose tells more",
-          file=sys.stderr)  # fmt: skip
+    print(
+        f"forebay: the engine failed: {_last_line(error)}\n{_GOES_ON}. --verbose tells more",
+        file=sys.stderr,
+    )
     return 1
 
 
@@ -134,9 +147,15 @@ def descendants() -> list[int]:
     return found[1:]
 
 
-def _interrupt(signum: int, frame: object) -> None:
+def interrupt(signum: int, frame: object) -> None:
     """Lets Beam tell the engine."""
     raise KeyboardInterrupt(signum)
+
+
+def stopped(stop: KeyboardInterrupt) -> int:
+    """Say that a command was interrupted; returns the exit status."""
+    print(_STOPPED, file=sys.stderr)
+    return 128 + (stop.args[0] if stop.args else signal.SIGINT)
 
 
 @contextmanager

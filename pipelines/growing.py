@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ from pipelines.cli import (
     naming_misspelt,
     options_of,
     parser_of,
+    silence,
     unknown,
 )
 from pipelines.config import (
@@ -52,10 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     known, rest = parser.parse_known_args(arguments[1:])
     if not known.verbose:
-        # What Beam logs as errors comes with the error that is raised, too.
-        logging.disable(logging.CRITICAL)
-        # Beam's threads lose their engine in the end, and some tell only then.
-        threading.excepthook = lambda failed: None
+        silence()
     screen = Terminal()
     stopped = threading.Event()
 

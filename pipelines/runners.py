@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from types import ModuleType
 from typing import Any
 
 import apache_beam as beam
@@ -18,6 +21,7 @@ from apache_beam.transforms.environments import (
     python_sdk_capabilities,
 )
 
+from cachelib.errors import EngineError
 from pipelines.tasks import Job
 from pipelines.transforms import (
     CommitRanges,
@@ -87,6 +91,9 @@ def run(
             of a Beam runner.
         workers, processes: of the embedded runner.
         arguments: further Beam options.
+
+    Raises:
+        EngineError: the engine cannot be reached, is lost or lacks something; says what to do.
     """
     logging.getLogger("apache_beam").setLevel(logging.ERROR)
     flags = list(arguments)
@@ -104,20 +111,36 @@ def run(
 
         engine = BundleBasedDirectRunner()
     elif runner == "dask":
-        from apache_beam.runners.dask.dask_runner import DaskRunner
-
-        engine = DaskRunner()
+        dask = _dask()
+        lanes, engine = dask.PARTITIONS, dask.DaskRunner()
     else:
-        flags.append(f"--runner={runner}")
+        from pipelines import portable
+
+        flags = portable.flags_of(runner, flags)
     options = PipelineOptions(flags)
     options.view_as(SetupOptions).save_main_session = False
-    pipeline = beam.Pipeline(runner=engine, options=options)
-    os.rmdir(pipeline.local_tempdir)  # for other languages only; a killed build would leave it
-    build(pipeline, lanes)
-    result = pipeline.run()
-    result.wait_until_finish()
-    if runner == "dask":
-        result.client.close()  # Beam leaves it open
+    with nullcontext(engine) if engine is not None else portable.engine(options) as engine:
+        pipeline = beam.Pipeline(runner=engine, options=options)
+        os.rmdir(pipeline.local_tempdir)  # for other languages only; a killed build would leave it
+        build(pipeline, lanes)
+        if runner == "dask":
+            dask.run(pipeline)
+        else:
+            pipeline.run().wait_until_finish()
+
+
+def _dask() -> ModuleType:
+    """The module for Dask, which few have installed.
+
+    Raises:
+        EngineError: it is not.
+    """
+    try:
+        return importlib.import_module("pipelines.dask")
+    except ModuleNotFoundError as error:
+        raise EngineError(
+            f"the Dask runner needs {error.name}: pip install 'forebay[pipelines,dask]'"
+        ) from error
 
 
 def _threads() -> Environment:

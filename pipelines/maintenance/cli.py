@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cachelib.errors import ForebayError
 from cachelib.format.storage import Storage
 from cachelib.nodes.where import OPERATORS
 from cachelib.words import counted, size
+from pipelines.cli import failed, handling, interrupt, silence, stopped
 from pipelines.config import parse_size
 from pipelines.maintenance.gc import KEEP, Collected, gc
 from pipelines.maintenance.launcher import Changed, compact, delete, deleted_rows
@@ -34,51 +34,52 @@ def main(arguments: Sequence[str]) -> int:
     command = arguments[0]
     parser = _parser(command)
     known, rest = parser.parse_known_args(arguments[1:])
-    if rest and known.runner in ("embedded", "bundles"):
+    here = known.runner in ("embedded", "bundles")
+    if rest and here:
         parser.error(f"unknown options {' '.join(rest)}")
-    logging.disable(logging.CRITICAL)  # what Beam logs as errors is raised, too
-    engine = {"runner": known.runner, "workers": known.workers, "beam_arguments": rest}
+    if not known.verbose:
+        silence()
     try:
-        if command == "gc":
-            _tell_collection(
-                gc(
-                    known.cache,
-                    keep=known.keep,
-                    younger=known.younger,
-                    dry_run=known.dry_run,
-                    **engine,
-                ),
-                known.json,
-            )
-            return 0
-        if command == "compact":
-            changed = compact(known.cache, shard_bytes=known.shard_bytes, **engine)
-        else:
-            if known.report is not None:
-                _check_writable(known.report)
-            changed = delete(
-                known.cache,
-                sources=known.source,
-                where=known.where,
-                rows=known.rows,
-                **engine,
-            )
-    except (ForebayError, KeyError, TypeError, ValueError) as error:
+        with nullcontext() if here else handling(interrupt):
+            done = _carry_out(command, known, [r for r in rest if r != "--"])
+    except KeyboardInterrupt as stop:
+        return stopped(stop)
+    except (KeyError, TypeError, ValueError) as error:
         print(f"forebay: {type(error).__name__}: {_words(error)}", file=sys.stderr)
         return 1
-    (_tell_compaction if command == "compact" else _tell_deletion)(changed)
-    if command == "delete" and known.report is not None and changed.version is not None:
+    except Exception as error:
+        return failed(error, known.verbose)
+    if isinstance(done, Collected):
+        _tell_collection(done, known.json)
+        return 0
+    (_tell_compaction if command == "compact" else _tell_deletion)(done)
+    if command == "delete" and known.report is not None and done.version is not None:
         try:
-            _report(changed, known.report)
+            _report(done, known.report)
         except OSError as error:
             print(
                 f"forebay: the rows were deleted, but {known.report} cannot be written: "
-                f"{error.strerror}. Their indices: forebay diff {changed.url} "
-                f"{changed.version - 1} {changed.version}",
+                f"{error.strerror}. Their indices: forebay diff {done.url} "
+                f"{done.version - 1} {done.version}",
                 file=sys.stderr,
             )
             return 1
     return 0
+
+
+def _carry_out(
+    command: str, known: argparse.Namespace, beam_arguments: Sequence[str]
+) -> Changed | Collected:
+    engine = {"runner": known.runner, "workers": known.workers, "beam_arguments": beam_arguments}
+    if command == "gc":
+        return gc(
+            known.cache, keep=known.keep, younger=known.younger, dry_run=known.dry_run, **engine
+        )
+    if command == "compact":
+        return compact(known.cache, shard_bytes=known.shard_bytes, **engine)
+    if known.report is not None:
+        _check_writable(known.report)
+    return delete(known.cache, sources=known.source, where=known.where, rows=known.rows, **engine)
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
@@ -120,6 +121,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         )  # fmt: skip
     parser.add_argument("--runner", default="embedded", help="As of build.")
     parser.add_argument("--workers", type=int, default=0, help="As of build.")
+    parser.add_argument("--verbose", action="store_true", help="As of build.")
     return parser
 
 

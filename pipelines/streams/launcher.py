@@ -37,8 +37,6 @@ POLL_SECONDS = 0.5
 GONE_SECONDS = 2.0
 """Within which an engine that failed is found to be gone."""
 
-PRISM = "PrismRunner"
-
 
 def stream(
     config: BuildConfig,
