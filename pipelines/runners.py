@@ -8,7 +8,6 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +20,7 @@ from apache_beam.transforms.environments import (
     python_sdk_capabilities,
 )
 
-from cachelib.errors import EngineError
+from pipelines.config import ConfigError
 from pipelines.tasks import Job
 from pipelines.transforms import (
     CommitRanges,
@@ -93,53 +92,59 @@ def run(
         arguments: further Beam options.
 
     Raises:
+        ConfigError: what the runner needs is not installed.
         EngineError: the engine cannot be reached, is lost or lacks something; says what to do.
     """
     logging.getLogger("apache_beam").setLevel(logging.ERROR)
-    flags = list(arguments)
-    engine: beam.runners.PipelineRunner | None = None
-    lanes = LANES_ELSEWHERE
     if runner == "embedded":
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
         lanes = workers or default_workers()
-        flags += [f"--direct_num_workers={lanes}", "--direct_running_mode=in_memory"]
+        here = [f"--direct_num_workers={lanes}", "--direct_running_mode=in_memory"]
         threads = _threads() if lanes > 1 else None
         engine = FnApiRunner(_processes() if processes else threads)
+        _pipeline(build, lanes, [*arguments, *here], engine).run().wait_until_finish()
     elif runner == "bundles":
         from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 
         engine = BundleBasedDirectRunner()
+        _pipeline(build, LANES_ELSEWHERE, arguments, engine).run().wait_until_finish()
     elif runner == "dask":
         dask = _dask()
-        lanes, engine = dask.PARTITIONS, dask.DaskRunner()
+        dask.run(_pipeline(build, dask.PARTITIONS, arguments, dask.DaskRunner()))
     else:
-        from pipelines import portable
+        from pipelines.engines import portable
 
-        flags = portable.flags_of(runner, flags)
-    options = PipelineOptions(flags)
+        with portable.reached(runner, arguments) as flags:
+            portable.wait(_pipeline(build, LANES_ELSEWHERE, flags).run())
+
+
+def _pipeline(
+    build: Callable[[beam.Pipeline, int], Any],
+    lanes: int,
+    flags: Sequence[str],
+    engine: beam.runners.PipelineRunner | None = None,
+) -> beam.Pipeline:
+    """A pipeline that is built; of the runner that flags name where no engine is given."""
+    options = PipelineOptions(list(flags))
     options.view_as(SetupOptions).save_main_session = False
-    with nullcontext(engine) if engine is not None else portable.engine(options) as engine:
-        pipeline = beam.Pipeline(runner=engine, options=options)
-        os.rmdir(pipeline.local_tempdir)  # for other languages only; a killed build would leave it
-        build(pipeline, lanes)
-        if runner == "dask":
-            dask.run(pipeline)
-        else:
-            pipeline.run().wait_until_finish()
+    pipeline = beam.Pipeline(runner=engine, options=options)
+    os.rmdir(pipeline.local_tempdir)  # for other languages only; a killed build would leave it
+    build(pipeline, lanes)
+    return pipeline
 
 
 def _dask() -> ModuleType:
     """The module for Dask, which few have installed.
 
     Raises:
-        EngineError: it is not.
+        ConfigError: it is not.
     """
     try:
-        return importlib.import_module("pipelines.dask")
+        return importlib.import_module("pipelines.engines.dask")
     except ModuleNotFoundError as error:
-        raise EngineError(
-            f"the Dask runner needs {error.name}: pip install 'forebay[pipelines,dask]'"
+        raise ConfigError(
+            f"runner (--runner) dask needs {error.name}: pip install 'forebay[pipelines,dask]'"
         ) from error
 
 

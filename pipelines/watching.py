@@ -12,7 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from cachelib.errors import ForebayError, LedgerConflict, SourceChanged, SourceError, StorageError
+from cachelib.errors import (
+    EngineError,
+    ForebayError,
+    LedgerConflict,
+    SourceChanged,
+    SourceError,
+    StorageError,
+)
 from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
 from pipelines.commit import seal
@@ -81,7 +88,7 @@ def watch(
 def _may_pass(error: Exception) -> bool:
     """Whether another round may do better: stores and engines fail now and then."""
     ours = isinstance(error, ForebayError)
-    return not ours or isinstance(error, StorageError | LedgerConflict | SourceError)
+    return not ours or isinstance(error, StorageError | EngineError | LedgerConflict | SourceError)
 
 
 class _Watch:

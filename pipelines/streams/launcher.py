@@ -7,7 +7,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,13 +18,13 @@ from cachelib.errors import ForebayError, SourceError
 from cachelib.format.ledger import Ledger
 from pipelines.commit import seal
 from pipelines.config import OWN_RUNNERS, BuildConfig, ConfigError, GrowthConfig, setting
+from pipelines.engines import portable
 from pipelines.progress import alive
 from pipelines.request import find_sources, inquire
 from pipelines.sources import Discovery
 from pipelines.streams.clock import Impulses
 from pipelines.streams.following import Following
 from pipelines.streams.news import forget
-from pipelines.streams.prism import running
 from pipelines.streams.transforms import CommitStream, FindFiles, SealEras, StreamShards
 from pipelines.streams.units import Stream
 from pipelines.tally import Tally
@@ -34,8 +33,7 @@ from pipelines.tasks import tokenizer_objects
 POLL_SECONDS = 0.5
 """How often the store is looked at for what to tell."""
 
-GONE_SECONDS = 2.0
-"""Within which an engine that failed is found to be gone."""
+PRISM = "PrismRunner"
 
 
 def stream(
@@ -102,36 +100,19 @@ def _run(
     """Run the pipeline until it is to stop; what is in work then is cancelled."""
     logging.getLogger("apache_beam").setLevel(logging.ERROR)
     runner = PRISM if config.runner == "embedded" else config.runner
-    flags = [*arguments, f"--runner={runner}"]
-    if not any("environment_type" in flag for flag in flags):
-        flags.append("--environment_type=LOOPBACK")
-    with ExitStack() as stack:
-        engine = None
-        if "prism" in runner.lower() and not any("job_endpoint" in flag for flag in flags):
-            engine = stack.enter_context(running(flags))
-            flags.append(f"--job_endpoint={engine.endpoint}")
+    with portable.reached(runner, arguments) as flags:
+        result = _begin(described, config, growth, flags)
         try:
-            _follow(_begin(described, config, growth, flags), following, stopped)
-        except ForebayError:
-            raise
-        except Exception:
-            if engine is not None:
-                engine.check(GONE_SECONDS)  # then what came of it says less
-            raise
-
-
-def _follow(result: Any, following: Following, stopped: threading.Event) -> None:
-    try:
-        while not stopped.is_set():
-            if PipelineState.is_terminal(result.state):
-                result.wait_until_finish()  # raises what it failed by
-                raise ForebayError(f"the pipeline ended as {result.state}; begin the stream again")
-            stopped.wait(POLL_SECONDS)
-            following.look()
-    finally:
-        with suppress(Exception):  # an engine that is gone need not be told
-            if not PipelineState.is_terminal(result.state):
-                result.cancel()
+            while not stopped.is_set():
+                if PipelineState.is_terminal(result.state):
+                    portable.wait(result)
+                    raise ForebayError(
+                        f"the pipeline ended as {result.state}; begin the stream again"
+                    )
+                stopped.wait(POLL_SECONDS)
+                following.look()
+        finally:
+            portable.cancel(result)
 
 
 def describe(config: BuildConfig) -> Stream:

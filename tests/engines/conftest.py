@@ -12,7 +12,6 @@ from tests.engines.commands import SPLIT
 from tests.engines.dask_cluster import Cluster
 from tests.pipelines.conftest import sentences, write_csv, write_jsonl
 from tests.pipelines.conftest import tokenizer as tokenizer
-from tests.pipelines.test_stream_soak import prism as prism
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
-"""Prism: the engine of streams on one machine, begun for one stream and ended with it.
+"""Prism: Beam's engine on one machine, begun for what runs on it and ended with it.
 
-Beam would begin it, too, but where Ctrl-C at a terminal ends it before the stream can be cancelled,
-and where it outlives a stream that is killed.
+Beam would begin it, too, but where Ctrl-C at a terminal ends it before a stream can be cancelled,
+where it outlives a command that is killed, and shared with other pipelines of the process.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import IO
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.prism_runner import PrismJobServer
 
-from cachelib.errors import ForebayError
-from pipelines.streams import guard
+from cachelib.errors import EngineError
+from pipelines.engines import guard
 
 START_SECONDS = 60.0
 """Within which Prism is to listen."""
@@ -54,7 +54,7 @@ class Prism:
             within: seconds for which it may still end.
 
         Raises:
-            ForebayError: it has ended; says what it logged last.
+            EngineError: it has ended; says what it logged last.
         """
         try:
             status = self._guarded.wait(within)
@@ -63,9 +63,8 @@ class Prism:
         self._log.seek(0)
         lines = self._log.read().decode("utf-8", "replace").split("\n")
         last = next((f"; it said: {line.strip()}" for line in lines[::-1] if line.strip()), "")
-        raise ForebayError(
-            f"Prism, the engine of this stream, ended by itself (status {status}){last}. What is "
-            "committed stays; the same command goes on from here"
+        raise EngineError(
+            f"Prism, the engine of this pipeline, ended by itself (status {status}){last}"
         )
 
 
@@ -77,7 +76,7 @@ def running(flags: Sequence[str]) -> Iterator[Prism]:
         flags: options of Beam, of which those of Prism count.
 
     Raises:
-        ForebayError: it cannot be got or does not start.
+        EngineError: it cannot be got or does not start.
     """
     command, endpoint = _command(flags)
     with (
@@ -111,8 +110,8 @@ def _command(flags: Sequence[str]) -> tuple[list[str], str]:
     try:
         command, endpoint = PrismJobServer(PipelineOptions(flags)).subprocess_cmd_and_endpoint()
     except Exception as error:  # it may have to be fetched, which fails in many ways
-        raise ForebayError(
-            f"Prism, the engine of streams, is not there and cannot be fetched: {error}. Make it "
+        raise EngineError(
+            f"Prism is not there and cannot be fetched: {error}. Make it "
             f"({_GET}), or name it (--prism_location=PATH)"
         ) from error
     return [str(each) for each in command], endpoint
@@ -127,8 +126,8 @@ def _await(prism: Prism) -> None:
         with suppress(OSError), socket.create_connection((host, int(port)), LOOK_SECONDS):
             return
         if time.monotonic() > deadline:
-            raise ForebayError(
-                f"Prism, the engine of this stream, did not listen at {prism.endpoint} within "
-                f"{START_SECONDS:.0f} s; begin the stream again"
+            raise EngineError(
+                f"Prism, the engine of this pipeline, did not listen at {prism.endpoint} within "
+                f"{START_SECONDS:.0f} s; begin again"
             )
         time.sleep(LOOK_SECONDS)
