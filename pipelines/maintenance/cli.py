@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cachelib.errors import ForebayError
 from cachelib.format.storage import Storage
 from cachelib.nodes.where import OPERATORS
 from cachelib.words import counted, size

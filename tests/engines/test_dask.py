@@ -39,7 +39,8 @@ def test_every_order_gives_the_same_content(
     to = tmp_path / "cache"
     shown: list[Progress] = []
     summary = build(inputs=[str(folder)], tokenizer=tokenizer, to=str(to), order=order,
-                    keep={"id": "str"}, split_bytes=SPLIT, show=shown.append, **on_dask)  # fmt: skip
+                    keep={"id": "str"}, split_bytes=SPLIT, show=shown.append,
+                    **on_dask)  # fmt: skip
     assert summary.rows == 26_000
     check_same(to, local[order])
     assert [each for each in shown if 0 < each.bytes < each.total]
