@@ -24,10 +24,11 @@ from pydantic.fields import FieldInfo
 from cachelib.errors import EngineError, ForebayError
 from cachelib.words import about, counted, size
 from pipelines.config import BuildConfig, ConfigError, build_config, read_yaml
-from pipelines.launcher import Planned, Request, Summary, build, inquire, next_plan
+from pipelines.launcher import Request, Summary, build, inquire
 from pipelines.order.orders import TOKENS
 from pipelines.order.passes import passes, range_count
 from pipelines.plan import Plan
+from pipelines.planning import Planned, next_plan
 from pipelines.progress import Terminal
 
 PASSES = {1: "one pass over all rows", 2: "two passes over all rows"}

@@ -17,7 +17,7 @@ from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
 from pipelines.background import Build
 from pipelines.config import BuildConfig, build_config
-from pipelines.launcher import next_plan
+from pipelines.planning import next_plan
 from pipelines.request import inquire
 from pipelines.sources.mapping import Function, name_of
 

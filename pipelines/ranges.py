@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from cachelib.errors import CorruptData, LedgerConflict
+from cachelib.errors import CorruptData, ForebayError, LedgerConflict, StorageError
 from cachelib.format.canonical import digest
 from cachelib.format.ledger import Ledger, add_counts
 from cachelib.format.shard import Manifest, ShardWriter, publish, read_manifest, read_rejects
@@ -32,12 +33,15 @@ from pipelines.order.passes import (
 from pipelines.overlap import read_ahead
 from pipelines.plan import Plan
 from pipelines.runs import RUNS, runs_storage, write_rows
-from pipelines.tasks import Job, guarded, load_plan
+from pipelines.tasks import Job, failed, failure_of, guarded, load_plan, store_failure
 
 MANIFESTS_AT_ONCE = 32
 
 FINAL = "_merges/final.json"
 LONGER = "_merges/longer.json"
+
+PASSES = (LONGER, FINAL)
+"""The keys of all passes that there may be, in order."""
 
 Item = tuple[str, int]
 """A share of a merge ("range", number), or shards whose rejects are carried over ("carry", ...)."""
@@ -107,6 +111,36 @@ def items_of(merge: Merge) -> list[Item]:
         *(("range", number) for number in range(len(merge.shares))),
         *(("carry", number) for number in range(len(merge.carried))),
     ]
+
+
+def items_now(job: Job, key: str, before: Iterable[dict[str, Any]] = ()) -> list[Item]:
+    """The tasks of the pass of that key over the runs of a plan, which are all written.
+
+    None where there is no such pass, where the plan is committed, and after a failure, which is
+    stored.
+
+    Args:
+        before: what came of the work before in the same graph.
+    """
+    storage = Storage(job.cache)
+    failure = next((result for result in before if "failure" in result), None)
+    if failure is not None:
+        store_failure(storage, job, failure)
+    if failure is not None or failed(storage, job) is not None:
+        return []
+    try:
+        plan = load_plan(job.cache, job.plan)
+        if commits_of(Ledger(storage), plan, job.plan)[1]:
+            return []
+        next_merge(storage, plan, job.plan)
+        if runs_storage(storage, job.plan).read(key) is None:
+            return []
+        return items_of(load_merge(job.cache, job.plan, key))
+    except StorageError:
+        raise
+    except ForebayError as error:
+        store_failure(storage, job, failure_of(error))
+        return []
 
 
 def shard_ids(name: str, merge: Merge) -> list[str]:

@@ -7,7 +7,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -25,10 +25,12 @@ from pipelines.tasks import Job
 from pipelines.transforms import (
     CommitRanges,
     CommitShards,
+    FillCache,
     MergeRanges,
     MergeShards,
     WriteShards,
 )
+from pipelines.whole import Whole
 
 NEVER_MS = 1000 * 365 * 86_400
 """A year: no pipeline of threads takes as long."""
@@ -74,6 +76,28 @@ def run_merge(
     )
 
 
+def run_wholes(
+    wholes: Mapping[str, Whole],
+    runner: str,
+    *,
+    workers: int,
+    processes: bool,
+    arguments: Sequence[str],
+    wait: bool = True,
+) -> None:
+    """Carry out what is left of plans of several caches, by one pipeline; otherwise as `run`.
+
+    Args:
+        wholes: each by the name of its part of the graph.
+    """
+
+    def build(pipeline: beam.Pipeline, lanes: int) -> None:
+        for name, whole in wholes.items():
+            _ = pipeline | name >> FillCache(whole, lanes)
+
+    run(build, runner, workers=workers, processes=processes, arguments=arguments, wait=wait)
+
+
 def run(
     build: Callable[[beam.Pipeline, int], Any],
     runner: str,
@@ -81,6 +105,7 @@ def run(
     workers: int,
     processes: bool,
     arguments: Sequence[str],
+    wait: bool = True,
 ) -> None:
     """Run a pipeline; returns when the engine is done with it.
 
@@ -90,6 +115,7 @@ def run(
             of a Beam runner.
         workers, processes: of the embedded runner.
         arguments: further Beam options.
+        wait: else returns when the engine has the pipeline, if it needs nothing of this process.
 
     Raises:
         ConfigError: what the runner needs is not installed.
@@ -116,7 +142,9 @@ def run(
         from pipelines.engines import portable
 
         with portable.reached(runner, arguments) as flags:
-            portable.wait(_pipeline(build, LANES_ELSEWHERE, flags).run())
+            result = _pipeline(build, LANES_ELSEWHERE, flags).run()
+            if wait or portable.ends_with_us(flags, arguments):
+                portable.wait(result)
 
 
 def _pipeline(

@@ -129,7 +129,7 @@ def write(job: Job, splits: Iterable[int]) -> Iterator[dict[str, Any]]:
 
     def until_failure() -> Iterator[int]:
         for split in splits:
-            failure = _failed(storage, job)
+            failure = failed(storage, job)
             if failure is not None:
                 failures.append(failure)
                 return
@@ -142,7 +142,7 @@ def write(job: Job, splits: Iterable[int]) -> Iterator[dict[str, Any]]:
     except StorageError:
         raise
     except ForebayError as error:
-        failures.append(_store_failure(storage, job, failure_of(error)))
+        failures.append(store_failure(storage, job, failure_of(error)))
     yield from failures[:1]
 
 
@@ -161,12 +161,19 @@ def merge(job: Job, results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         return [failure_of(error)]
 
 
-def commit(job: Job, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Commit a job's waves; returns the last version, or the failure, which is also stored."""
+def commit(
+    job: Job, results: Sequence[dict[str, Any]], before: Iterable[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """Commit a job's waves; returns the last version, or the failure, which is also stored.
+
+    Args:
+        results: the manifests of its parts, in row order, or a failure.
+        before: what came of the job before in the same graph; nothing comes after a failure.
+    """
     storage = Storage(job.cache)
-    failures = [result for result in results if "failure" in result]
+    failures = [result for result in (*before, *results) if "failure" in result]
     if failures:
-        return _store_failure(storage, job, failures[0])
+        return store_failure(storage, job, failures[0])
     plan = load_plan(job.cache, job.plan)
     try:
         manifests = [Manifest.from_json(value) for value in results]
@@ -179,13 +186,13 @@ def commit(job: Job, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     except StorageError:
         raise
     except ForebayError as error:
-        return _store_failure(storage, job, failure_of(error))
+        return store_failure(storage, job, failure_of(error))
 
 
 def guarded(job: Job, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What some work of a job gives, or its failure, which is also stored; nothing after one."""
     storage = Storage(job.cache)
-    failure = _failed(storage, job)
+    failure = failed(storage, job)
     if failure is not None:
         return failure
     try:
@@ -193,7 +200,7 @@ def guarded(job: Job, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except StorageError:
         raise
     except ForebayError as error:
-        return _store_failure(storage, job, failure_of(error))
+        return store_failure(storage, job, failure_of(error))
 
 
 def failure_key(job: Job) -> str:
@@ -210,13 +217,13 @@ def failure_of(error: ForebayError) -> dict[str, Any]:
     return failure
 
 
-def _failed(storage: Storage, job: Job) -> dict[str, Any] | None:
+def failed(storage: Storage, job: Job) -> dict[str, Any] | None:
     """The failure that is stored, if there is one."""
     failure: dict[str, Any] | None = storage.read_json(failure_key(job))
     return failure
 
 
-def _store_failure(storage: Storage, job: Job, failure: dict[str, Any]) -> dict[str, Any]:
+def store_failure(storage: Storage, job: Job, failure: dict[str, Any]) -> dict[str, Any]:
     storage.write(failure_key(job), seal(failure))
     return failure
 
@@ -224,7 +231,7 @@ def _store_failure(storage: Storage, job: Job, failure: dict[str, Any]) -> dict[
 def take_failure(job: Job) -> ForebayError | None:
     """The failure that a pipeline left behind, as the error it was; removes it."""
     storage = Storage(job.cache)
-    failure = _failed(storage, job)
+    failure = failed(storage, job)
     if failure is None:
         return None
     storage.delete_prefix(failure_key(job))

@@ -6,6 +6,8 @@ And of one whose rows are put into another order, once its runs are written by t
 
     job | MergeRanges(key) | CommitRanges(key)
 
+A whole build in one graph is `FillCache`.
+
 Only references and manifests travel between them, never rows.
 """
 
@@ -17,6 +19,7 @@ import apache_beam as beam
 
 from pipelines import ranges, tasks
 from pipelines.tasks import Job
+from pipelines.whole import Whole, conclude
 
 
 class WriteShards(beam.PTransform):
@@ -59,28 +62,38 @@ class MergeShards(beam.PTransform):
 
 
 class CommitShards(beam.PTransform):
-    """(job, manifests) -> the last version committed, or the failure, as JSON."""
+    """(job, manifests) -> the last version committed, or the failure, as JSON.
+
+    Args:
+        before: what came of the commits that these follow in the same graph, if any.
+    """
+
+    def __init__(self, before: beam.PCollection | None = None) -> None:
+        super().__init__()
+        self._before = before
 
     def expand(self, merged: beam.PCollection) -> beam.PCollection:
-        return merged | "Commit" >> beam.Map(lambda pair: tasks.commit(pair[0], pair[1]))
+        return merged | "Commit" >> beam.Map(_commit, *_after(self._before))
 
 
 class MergeRanges(beam.PTransform):
     """Jobs -> (job, manifest as JSON), one for every shard that a pass over runs makes.
 
     Args:
-        key: under which the plan of that pass is stored, below the runs.
+        key: under which the plan of that pass is stored, below the runs, if there is such a pass.
+        before: as of `CommitShards`.
     """
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, before: beam.PCollection | None = None) -> None:
         super().__init__()
         self._key = key
+        self._before = before
 
     def expand(self, jobs: beam.PCollection) -> beam.PCollection:
         key = self._key
         return (
             jobs
-            | "Ranges" >> beam.FlatMap(lambda job: _items(job, key))
+            | "Ranges" >> beam.FlatMap(_items, key, *_after(self._before))
             | "Spread" >> beam.Reshuffle()
             | "Merge" >> beam.Map(lambda pair: (pair[0], ranges.carry_out(pair[0], key, pair[1])))
         )
@@ -107,9 +120,61 @@ class CommitRanges(beam.PTransform):
         )
 
 
-def _items(job: Job, key: str) -> list[tuple[Job, ranges.Item]]:
-    merge = ranges.load_merge(job.cache, job.plan, key)
-    return [(job, item) for item in ranges.items_of(merge)]
+class FillCache(beam.PTransform):
+    """The beginning of a pipeline -> the version of a cache once a plan is carried out, as JSON.
+
+    Branches write at the same time, and commit one after another. What keeps the plan from being
+    carried out fails the pipeline in the end.
+
+    Args:
+        whole: what is left of the plan.
+        lanes: as of `WriteShards`.
+    """
+
+    def __init__(self, whole: Whole, lanes: int) -> None:
+        super().__init__()
+        self._whole = whole
+        self._lanes = lanes
+
+    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection:
+        whole = self._whole
+        before = None
+        for number, branch in enumerate(whole.branches):
+            before = (
+                begin
+                | f"Waves {number:02d}" >> beam.Create([branch], reshuffle=False)
+                | f"WriteShards {number:02d}" >> WriteShards(self._lanes)
+                | f"MergeShards {number:02d}" >> MergeShards()
+                | f"CommitShards {number:02d}" >> CommitShards(before)
+            )
+        for number, key in enumerate(whole.passes):
+            before = (
+                begin
+                | f"Runs {number}" >> beam.Create([whole.job], reshuffle=False)
+                | f"MergeRanges {number}" >> MergeRanges(key, before)
+                | f"CommitRanges {number}" >> CommitRanges(key)
+            )
+        return (
+            begin
+            | "Plan" >> beam.Create([whole.job], reshuffle=False)
+            | "Conclude" >> beam.Map(_conclude, whole.finishes, *_after(before))
+        )
+
+
+def _after(before: beam.PCollection | None) -> tuple[beam.pvalue.AsIter, ...]:
+    return () if before is None else (beam.pvalue.AsIter(before),)
+
+
+def _commit(merged: tuple[Job, list[dict[str, Any]]], before: Any = ()) -> dict[str, Any]:
+    return tasks.commit(merged[0], merged[1], before)
+
+
+def _items(job: Job, key: str, before: Any = ()) -> list[tuple[Job, ranges.Item]]:
+    return [(job, item) for item in ranges.items_now(job, key, before)]
+
+
+def _conclude(job: Job, finishes: bool, before: Any = ()) -> dict[str, Any]:
+    return conclude(job, finishes, before)
 
 
 def _commit_ranges(pairs: Any, key: str) -> dict[str, Any]:

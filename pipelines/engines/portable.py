@@ -23,6 +23,11 @@ LOOK_SECONDS = 0.2
 GONE_SECONDS = 2.0
 """Within which a Prism whose pipeline failed is found to be gone."""
 
+_SPEAK_IT = ("prism", "portable", "flink", "spark")
+"""What the runners that speak the job API have in their names."""
+
+_HERE = "--environment_type=LOOPBACK"
+
 _START_POOL = (
     "start it with `python -m apache_beam.runners.worker.worker_pool_main --service_port={}`, or "
     "correct --environment_config"
@@ -34,7 +39,8 @@ def reached(runner: str, arguments: Sequence[str]) -> Iterator[list[str]]:
     """Beam's options for pipelines on an engine, which is there as long as the block runs.
 
     Prism is begun for the block where no other job service is named. Workers are threads of this
-    process (LOOPBACK) where no other environment is.
+    process (LOOPBACK) where no other environment is named, but for engines that do not speak the
+    job API.
 
     Args:
         runner: the name of a Beam runner.
@@ -44,8 +50,9 @@ def reached(runner: str, arguments: Sequence[str]) -> Iterator[list[str]]:
         EngineError: the engine cannot be reached, or is lost while the block runs.
     """
     flags = [*arguments, f"--runner={runner}"]
-    if not any("environment_type" in flag for flag in flags):
-        flags.append("--environment_type=LOOPBACK")
+    named = any("environment_type" in flag for flag in flags)
+    if not named and any(name in runner.lower() for name in _SPEAK_IT):
+        flags.append(_HERE)
     options = PipelineOptions(flags).view_as(PortableOptions)
     endpoint = options.job_endpoint
     pool = _pool(options)
@@ -71,6 +78,18 @@ def reached(runner: str, arguments: Sequence[str]) -> Iterator[list[str]]:
                     f"connection to it ({_told(error)}). See that it runs, and begin again"
                 ) from error
             raise
+
+
+def ends_with_us(flags: Sequence[str], arguments: Sequence[str]) -> bool:
+    """Whether the engine, or its workers, are there only as long as this process.
+
+    Args:
+        flags: as `reached` gives them for the arguments.
+    """
+    known = PipelineOptions(list(arguments)).view_as(PortableOptions)
+    begun = any(flag.startswith("--job_endpoint=") for flag in flags) and not known.job_endpoint
+    options = PipelineOptions(list(flags)).view_as(PortableOptions)
+    return begun or options.environment_type == "LOOPBACK"
 
 
 def wait(result: Any) -> None:

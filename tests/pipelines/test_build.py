@@ -31,7 +31,7 @@ from cachelib.format import schema
 from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
-from pipelines import early, launcher, plan, progress, tasks
+from pipelines import early, launcher, plan, planning, progress, tasks
 from pipelines.commit import commit_wave, finish, seal
 from pipelines.config import build_config
 from pipelines.early import committing
@@ -463,7 +463,7 @@ def job_of(options: dict[str, Any]) -> tuple[tasks.Job, plan.Plan]:
     for key, data in tasks.tokenizer_objects(request.files).items():
         request.storage.put_if_absent(key, data)
     request.storage.put_json(tasks.plan_key(name), work.to_json())
-    roots = launcher._roots(request, work)
+    roots = planning.roots_of(request, work)
     waves = range(work.wave_count)
     return tasks.Job(request.storage.url, name, waves, roots, 0, 0.01), work
 
