@@ -18,6 +18,7 @@ __all__ = [
     "read_parquet",
     "read_text",
     "stream",
+    "submit",
     "watch",
 ]
 
@@ -77,6 +78,13 @@ def stream(stopped: Any, **values: Any) -> Any:
     from pipelines.streams.launcher import stream as run
 
     return run(*growing_config(values, "stream"), stopped=stopped)
+
+
+def submit(**values: Any) -> Any:
+    """Hand a build to an engine, and return; see `pipelines.submission.submit`."""
+    from pipelines.submission import submit as run
+
+    return run(**values)
 
 
 def watch(stopped: Any, **values: Any) -> Any:

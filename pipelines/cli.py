@@ -30,6 +30,7 @@ from pipelines.order.passes import passes, range_count
 from pipelines.plan import Plan
 from pipelines.planning import Planned, next_plan
 from pipelines.progress import Terminal
+from pipelines.submission import Submitted, submit
 
 PASSES = {1: "one pass over all rows", 2: "two passes over all rows"}
 
@@ -67,6 +68,10 @@ def main(arguments: Sequence[str]) -> int:
             if config.holdout is not None:
                 requests.append(inquire(config, requests[0].discovery, held=True))
             tell = partial(_print_plans, [(each, next_plan(each)) for each in requests])
+        elif command == "submit":
+            with handling(interrupt):
+                submitted = submit(config, beam_arguments=[r for r in rest if r != "--"])
+            tell = partial(_print_submitted, submitted, known.json_summary)
         else:
             show = None if known.quiet else screen.show
             with handling(_stop_at_once(screen) if here else interrupt):
@@ -300,6 +305,18 @@ def _print_one(s: Summary) -> None:
     tally = ", ".join(f"{count:,} {name}" for name, count in s.counts.items())
     if tally:
         print(f"  counted      {tally}")
+
+
+def _print_submitted(submitted: Submitted, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(asdict(submitted)))
+        return
+    for note in submitted.notes:
+        print(f"note: {note}")
+    for url, plan in submitted.plans.items():
+        print(f"submitted plan {plan} for {url}")
+    if not submitted.plans:
+        print("nothing is left to do")
 
 
 def _print_plans(plans: Sequence[tuple[Request, Planned]]) -> None:

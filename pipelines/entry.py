@@ -17,6 +17,7 @@ from typing import NoReturn
 _MODULES = {
     "build": "pipelines.cli",
     "plan": "pipelines.cli",
+    "submit": "pipelines.cli",
     "watch": "pipelines.growing",
     "stream": "pipelines.growing",
     "compact": "pipelines.maintenance.cli",
@@ -41,6 +42,7 @@ _USAGE = """usage: forebay COMMAND ...
 
   build    bring a cache up to date with its sources
   plan     show what build would do
+  submit   hand a build to an engine, and return while it is carried out
   watch    take files in as they come, by one batch run after another
   stream   take files in as they come, by an unbounded pipeline
   compact  pack small shards into larger ones, and drop the bytes of deleted rows

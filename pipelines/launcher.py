@@ -43,7 +43,7 @@ from pipelines.sources import Discovery
 from pipelines.tasks import (
     Job,
     lanes,
-    take_failure,
+    raising_failures,
     write,
 )
 from pipelines.whole import Whole, whole_of
@@ -230,7 +230,7 @@ def _carry_out(
     shown: Shown = (show or (lambda progress: None), Status(storage, name))
     if request.config.runner not in OWN_RUNNERS:
         with shown[1].of_all():
-            whole = whole_of(request, plan, finishes=False, may_be_empty=grows)
+            whole = whole_of(request, plan, finishes=False, fails=False, may_be_empty=grows)
             _run_whole(request, plan, planned, whole, shown, beam_arguments)
         return commits_of(ledger, plan, name)[1][planned.waves_done :]
     if not plan.order.sorts:
@@ -268,8 +268,9 @@ def _run_whole(
     else:
         watcher = Watcher(request.storage, plan, name, planned.splits_done, *shown)
         watching = watcher.waves(whole.job.waves)
+    early = nullcontext() if plan.order.sorts else committing(whole.job)
     try:
-        with watching, nullcontext() if plan.order.sorts else committing(whole.job):
+        with raising_failures(whole.job, *whole.branches), watching, early:
             runners.run_wholes(
                 {"FillCache": whole},
                 config.runner,
@@ -278,9 +279,6 @@ def _run_whole(
                 arguments=beam_arguments,
             )
     except Exception:
-        failure = next(filter(None, map(take_failure, (whole.job, *whole.branches))), None)
-        if failure is not None:
-            raise failure from None  # it says what the engine's error says, and less
         # Another builder of the same plan may have committed it.
         if len(commits_of(Ledger(request.storage), plan, name)[1]) < plan.wave_count:
             raise
@@ -315,7 +313,7 @@ def _run_waves(
             may_be_empty=may_be_empty,
         )
         with (
-            _raising_failures(job),
+            raising_failures(job),
             watcher.waves(waves),
             committing(job),
             _head_start(job, config) as (runners, begun),
@@ -350,7 +348,7 @@ def _merge_runs(
         merge = load_merge(storage.url, name, key)
         steps = (step, step + 1 if merge.final else step + 2)
         shards, place = shard_ids(name, merge), target_of(storage, name, merge)
-        with _raising_failures(job), watching_merge(shards, place, steps, plan.size, *shown):
+        with raising_failures(job), watching_merge(shards, place, steps, plan.size, *shown):
             runners.run_merge(
                 job,
                 key,
@@ -391,16 +389,6 @@ def _watching_runs(storage: Storage, plan: Plan, planned: Planned, shown: Shown)
 
     with meanwhile("forebay-progress-of-runs", watch):
         yield
-
-
-@contextmanager
-def _raising_failures(job: Job) -> Iterator[None]:
-    """Raise what the tasks of a pipeline left behind as a failure, once it has run."""
-    take_failure(job)  # of an earlier run
-    yield
-    failure = take_failure(job)
-    if failure is not None:
-        raise failure
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from apache_beam.transforms.environments import (
     python_sdk_capabilities,
 )
 
-from pipelines.config import ConfigError
+from pipelines.config import OWN_RUNNERS, ConfigError
 from pipelines.tasks import Job
 from pipelines.transforms import (
     CommitRanges,
@@ -98,6 +98,15 @@ def run_wholes(
     run(build, runner, workers=workers, processes=processes, arguments=arguments, wait=wait)
 
 
+def ends_with_us(runner: str, arguments: Sequence[str]) -> bool:
+    """Whether a pipeline cannot go on without this process; as of `run`."""
+    if runner in OWN_RUNNERS:
+        return True
+    from pipelines.engines import portable
+
+    return portable.ends_with_us(runner, arguments)
+
+
 def run(
     build: Callable[[beam.Pipeline, int], Any],
     runner: str,
@@ -143,7 +152,7 @@ def run(
 
         with portable.reached(runner, arguments) as flags:
             result = _pipeline(build, LANES_ELSEWHERE, flags).run()
-            if wait or portable.ends_with_us(flags, arguments):
+            if wait or portable.ends_with_us(runner, arguments):
                 portable.wait(result)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -236,6 +237,35 @@ def take_failure(job: Job) -> ForebayError | None:
         return None
     storage.delete_prefix(failure_key(job))
     return error_of(failure)
+
+
+@contextmanager
+def raising_failures(*jobs: Job) -> Iterator[None]:
+    """Raise what the tasks of a pipeline left behind as a failure, once it has run.
+
+    Where the pipeline itself failed, too, that says less.
+    """
+    forget_failures(jobs)
+    try:
+        yield
+    except Exception as error:
+        failure = _first_failure(jobs)
+        if failure is None or isinstance(error, ForebayError):
+            raise
+        raise failure from None
+    failure = _first_failure(jobs)
+    if failure is not None:
+        raise failure
+
+
+def forget_failures(jobs: Iterable[Job]) -> None:
+    """Remove what pipelines of an earlier run left behind as failures."""
+    for job in jobs:
+        take_failure(job)
+
+
+def _first_failure(jobs: Iterable[Job]) -> ForebayError | None:
+    return next(filter(None, [take_failure(job) for job in jobs]), None)
 
 
 def error_of(failure: Mapping[str, Any]) -> ForebayError:

@@ -123,8 +123,7 @@ class CommitRanges(beam.PTransform):
 class FillCache(beam.PTransform):
     """The beginning of a pipeline -> the version of a cache once a plan is carried out, as JSON.
 
-    Branches write at the same time, and commit one after another. What keeps the plan from being
-    carried out fails the pipeline in the end.
+    Branches write at the same time, and commit one after another.
 
     Args:
         whole: what is left of the plan.
@@ -156,8 +155,8 @@ class FillCache(beam.PTransform):
             )
         return (
             begin
-            | "Plan" >> beam.Create([whole.job], reshuffle=False)
-            | "Conclude" >> beam.Map(_conclude, whole.finishes, *_after(before))
+            | "Plan" >> beam.Create([whole], reshuffle=False)
+            | "Conclude" >> beam.Map(_conclude, *_after(before))
         )
 
 
@@ -173,8 +172,8 @@ def _items(job: Job, key: str, before: Any = ()) -> list[tuple[Job, ranges.Item]
     return [(job, item) for item in ranges.items_now(job, key, before)]
 
 
-def _conclude(job: Job, finishes: bool, before: Any = ()) -> dict[str, Any]:
-    return conclude(job, finishes, before)
+def _conclude(whole: Whole, before: Any = ()) -> dict[str, Any]:
+    return conclude(whole, before)
 
 
 def _commit_ranges(pairs: Any, key: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ No Beam here: what the graph carries, and its last step.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from pipelines.planning import roots_of, store
 from pipelines.ranges import PASSES, remove_runs
 from pipelines.request import Request
 from pipelines.runs import parts_of
-from pipelines.tasks import Job, error_of, failed, load_plan, take_failure
+from pipelines.tasks import Job, error_of, guarded, load_plan, store_failure
 
 BRANCHES = 24
 """Branches of a graph, at most. Each is some stages, all of which an engine draws and schedules."""
@@ -35,12 +35,14 @@ class Whole:
             cache, or of runs where rows are sorted.
         passes: keys of the passes that runs may need; none where rows are not sorted.
         finishes: whether the cache is marked complete in the end.
+        fails: whether a failure fails the pipeline, where nobody waits who would find it.
     """
 
     job: Job
     branches: tuple[Job, ...]
     passes: tuple[str, ...]
     finishes: bool
+    fails: bool
 
 
 def branches(waves: range, limit: int = BRANCHES) -> list[range]:
@@ -56,8 +58,10 @@ def branches(waves: range, limit: int = BRANCHES) -> list[range]:
     ]
 
 
-def whole_of(request: Request, plan: Plan, *, finishes: bool, may_be_empty: bool = False) -> Whole:
-    """Store a plan, and tell what is left of it; forgets what an earlier run failed by."""
+def whole_of(
+    request: Request, plan: Plan, *, finishes: bool, fails: bool, may_be_empty: bool = False
+) -> Whole:
+    """Store a plan, and tell what is left of it."""
     storage, name = request.storage, plan.name
     store(request, storage, plan)
     job = Job(
@@ -76,34 +80,47 @@ def whole_of(request: Request, plan: Plan, *, finishes: bool, may_be_empty: bool
         done = len(commits_of(Ledger(place), own, own_name)[1])
         waves = range(done, own.wave_count)
         parts = replace(job, cache=place.url, plan=own_name, waves=waves, may_be_empty=True)
-    for each in {job, parts}:
-        take_failure(each)
     return Whole(
         job,
         tuple(replace(parts, waves=waves) for waves in branches(parts.waves)),
         PASSES if plan.order.sorts else (),
         finishes,
+        fails,
     )
 
 
-def conclude(job: Job, finishes: bool, before: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def conclude(whole: Whole, before: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """The end of a graph: the version of the cache, marked complete where that was asked for.
 
     Args:
         before: what came of the last branch or pass.
 
+    Returns:
+        the version, or what kept the plan from being carried out, which is also stored.
+
     Raises:
-        ForebayError: what kept the plan from being carried out, so that the engine tells of it.
+        ForebayError: instead of that, where nobody waits.
     """
+    result = _conclude(whole, list(before))
+    if whole.fails and "failure" in result:
+        raise error_of(result)
+    return result
+
+
+def _conclude(whole: Whole, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    job = whole.job
     storage = Storage(job.cache)
-    results = list(before)
-    failure = next((r for r in results if "failure" in r), None) or failed(storage, job)
+    failure = next((r for r in results if "failure" in r), None)
     if failure is not None:
-        raise error_of(failure)
-    ledger = Ledger(storage)
-    if not any("version" in result for result in results):
-        plan = load_plan(job.cache, job.plan)
-        if len(commits_of(ledger, plan, job.plan)[1]) < plan.wave_count:
-            raise ForebayError(f"plan {job.plan} ended without a commit or an error")
-    remove_runs(storage)
-    return {"version": finish(storage).version if finishes else ledger.snapshot().version}
+        return store_failure(storage, job, failure)
+
+    def work() -> dict[str, Any]:
+        ledger = Ledger(storage)
+        if not any("version" in result for result in results):
+            plan = load_plan(job.cache, job.plan)
+            if len(commits_of(ledger, plan, job.plan)[1]) < plan.wave_count:
+                raise ForebayError(f"plan {job.plan} ended without a commit or an error")
+        remove_runs(storage)
+        return {"version": finish(storage).version if whole.finishes else ledger.snapshot().version}
+
+    return guarded(job, work)

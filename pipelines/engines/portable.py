@@ -26,8 +26,6 @@ GONE_SECONDS = 2.0
 _SPEAK_IT = ("prism", "portable", "flink", "spark")
 """What the runners that speak the job API have in their names."""
 
-_HERE = "--environment_type=LOOPBACK"
-
 _START_POOL = (
     "start it with `python -m apache_beam.runners.worker.worker_pool_main --service_port={}`, or "
     "correct --environment_config"
@@ -49,10 +47,7 @@ def reached(runner: str, arguments: Sequence[str]) -> Iterator[list[str]]:
     Raises:
         EngineError: the engine cannot be reached, or is lost while the block runs.
     """
-    flags = [*arguments, f"--runner={runner}"]
-    named = any("environment_type" in flag for flag in flags)
-    if not named and any(name in runner.lower() for name in _SPEAK_IT):
-        flags.append(_HERE)
+    flags = _flags(runner, arguments)
     options = PipelineOptions(flags).view_as(PortableOptions)
     endpoint = options.job_endpoint
     pool = _pool(options)
@@ -80,15 +75,14 @@ def reached(runner: str, arguments: Sequence[str]) -> Iterator[list[str]]:
             raise
 
 
-def ends_with_us(flags: Sequence[str], arguments: Sequence[str]) -> bool:
+def ends_with_us(runner: str, arguments: Sequence[str]) -> bool:
     """Whether the engine, or its workers, are there only as long as this process.
 
     Args:
-        flags: as `reached` gives them for the arguments.
+        runner, arguments: as of `reached`.
     """
-    known = PipelineOptions(list(arguments)).view_as(PortableOptions)
-    begun = any(flag.startswith("--job_endpoint=") for flag in flags) and not known.job_endpoint
-    options = PipelineOptions(list(flags)).view_as(PortableOptions)
+    options = PipelineOptions(_flags(runner, arguments)).view_as(PortableOptions)
+    begun = not options.job_endpoint and "prism" in runner.lower()
     return begun or options.environment_type == "LOOPBACK"
 
 
@@ -114,6 +108,15 @@ def cancel(result: Any) -> None:
             return
     with suppress(Exception):
         result.cancel()
+
+
+def _flags(runner: str, arguments: Sequence[str]) -> list[str]:
+    """Beam's options, with where workers are if that is not said."""
+    flags = [*arguments, f"--runner={runner}"]
+    named = any("environment_type" in flag for flag in flags)
+    if not named and any(name in runner.lower() for name in _SPEAK_IT):
+        flags.append("--environment_type=LOOPBACK")
+    return flags
 
 
 def _pool(options: PortableOptions) -> str | None:
