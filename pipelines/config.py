@@ -72,7 +72,8 @@ class BuildConfig(BaseModel):
     )
     to: str = Field(description="Where the cache is: a path, file://, gs:// or s3:// URL.")
     tokenizer: str = Field(
-        description="A tokenizer.json, a folder that holds one, or the id of a model on a hub."
+        description="A tokenizer.json or a folder that holds one, by path or fsspec URL, or the id "
+        "of a model on a hub."
     )
     bos: str | None = Field(
         None, description="Token put before every document; 'auto' is the tokenizer's own."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import hashlib
 import os
 import re
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import orjson
 
 from cachelib.errors import ForebayError
+from pipelines.sources.files import filesystem, naming
 from pipelines.tokenization.memory import remembered
 
 TOKENIZER = "tokenizer.json"
@@ -23,6 +26,18 @@ SPECIAL_TOKENS = "special_tokens_map.json"
 # What is kept beside tokenizer.json: who the special tokens are, and how chats are written.
 COMPANIONS = (CONFIG, SPECIAL_TOKENS, "chat_template.jinja", "chat_template.json")
 MORE_TEMPLATES = "additional_chat_templates"
+
+_PATTERNS = (
+    TOKENIZER,
+    *COMPANIONS,
+    f"{MORE_TEMPLATES}/*.jinja",
+    "config.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "*.tiktoken",
+)
+"""What of a model's folder a tokenizer may be made of."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILE_SUFFIXES = (".json", ".model", ".txt", ".jinja", ".tiktoken")
@@ -121,13 +136,18 @@ def load_tokenizer(reference: str | os.PathLike[str]) -> TokenizerFiles:
 
     Args:
         reference: a ``tokenizer.json`` (under any name ending in ``.json``), a folder as
-            transformers saves it, or the id of a model on the Hugging Face hub. A folder without
+            transformers saves it, by path or by any URL that fsspec knows, or the id of a model on
+            the Hugging Face hub. A folder without
             ``tokenizer.json`` is converted by transformers, without running code from the folder.
 
     Raises:
         TokenizerError: nothing usable is there, or the hub cannot be reached.
+        SourceError: the store of a URL cannot be reached.
     """
     name = os.fspath(reference)
+    if "://" in name:
+        with tempfile.TemporaryDirectory() as copied:
+            return _from_copy(_copy(name, Path(copied)), name)
     path = Path(name).expanduser()
     if path.is_file():
         return _from_file(path, name)
@@ -150,6 +170,41 @@ def _from_file(path: Path, reference: str) -> TokenizerFiles:
     # A tokenizer.json in its usual place names its special tokens in the files beside it.
     companions = _companions(path.parent) if path.name == TOKENIZER else {}
     return _checked({**companions, TOKENIZER: path.read_bytes()}, reference)
+
+
+def _copy(url: str, to: Path) -> Path:
+    """A copy of what lies at a URL: of one file, or of a folder's files that matter."""
+    with naming(url):
+        store, place = filesystem(url)
+        place = place.rstrip("/")
+        alone = store.isfile(place)
+        folder, name = place.rsplit("/", 1) if alone else (place, "")
+        if alone and name != TOKENIZER:
+            (to / name).write_bytes(store.cat_file(place))
+            return to / name
+        for path in _listed(store, folder) + _listed(store, f"{folder}/{MORE_TEMPLATES}"):
+            relative = path.removeprefix(folder).lstrip("/")
+            if any(fnmatch.fnmatchcase(relative, pattern) for pattern in _PATTERNS):
+                (to / relative).parent.mkdir(exist_ok=True)
+                (to / relative).write_bytes(store.cat_file(path))
+    return to / name
+
+
+def _listed(store: Any, folder: str) -> list[str]:
+    with suppress(FileNotFoundError):
+        return [path for path in store.ls(folder, detail=False) if store.isfile(path)]
+    return []
+
+
+def _from_copy(path: Path, reference: str) -> TokenizerFiles:
+    if path.is_file():
+        return _from_file(path, reference)
+    if not any(path.iterdir()):
+        raise TokenizerError(
+            f"no tokenizer at {reference!r}: expected the URL of a tokenizer.json, or of a folder "
+            "that holds one"
+        )
+    return _from_folder(path, reference)
 
 
 def _from_folder(folder: Path, reference: str) -> TokenizerFiles:
@@ -194,16 +249,7 @@ def _download(name: str) -> Path:
         return Path(
             snapshot_download(
                 name,
-                allow_patterns=[
-                    TOKENIZER,
-                    *COMPANIONS,
-                    f"{MORE_TEMPLATES}/*.jinja",
-                    "config.json",
-                    "vocab*",
-                    "merges.txt",
-                    "*.model",
-                    "*.tiktoken",
-                ],
+                allow_patterns=list(_PATTERNS),
             )
         )
     except Exception as error:

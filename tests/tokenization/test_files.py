@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from pipelines.tokenization import TokenizerError, TokenizerFiles, load_tokenizer, prepare
@@ -35,6 +38,43 @@ def test_a_folder(tmp_path: Path, reference: str) -> None:
         "chat_template.jinja",
     }
     assert TokenizerFiles.from_files(found.to_files()) == found
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    """The URL of a folder of a model in memory, with weights that nobody reads."""
+    store, folder = fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}"
+    store.pipe(
+        {
+            f"{folder}/tokenizer.json": tokenizer_json("gpt2"),
+            f"{folder}/other.json": tokenizer_json("gpt2"),
+            f"{folder}/tokenizer_config.json": CONFIG,
+            f"{folder}/additional_chat_templates/tools.jinja": b"{{ tools }}",
+            f"{folder}/model.safetensors": b"weights",
+        }
+    )
+    yield f"memory://{folder}"
+    store.rm(folder, recursive=True)
+
+
+@pytest.mark.parametrize("reference", ["", "/", "/tokenizer.json"])
+def test_a_url(memory: str, reference: str) -> None:
+    found = load_tokenizer(memory + reference)
+    assert found.to_files() == {
+        "additional_chat_templates/tools.jinja": b"{{ tools }}",
+        "tokenizer.json": tokenizer_json("gpt2"),
+        "tokenizer_config.json": CONFIG,
+    }
+
+
+def test_a_url_of_a_file_under_any_name(memory: str) -> None:
+    found = load_tokenizer(f"{memory}/other.json")
+    assert found.to_files() == {"tokenizer.json": tokenizer_json("gpt2")}
+
+
+def test_a_url_of_nothing(memory: str) -> None:
+    with pytest.raises(TokenizerError, match=r"no tokenizer at .*nowhere"):
+        load_tokenizer(f"{memory}/nowhere")
 
 
 def test_a_folder_that_only_transformers_can_load(tmp_path: Path) -> None:
