@@ -69,79 +69,114 @@ class BuildConfig(BaseModel):
     inputs: tuple[str, ...] = Field(
         min_length=1,
         description="Files, folders, globs or fsspec URLs; NAME=PATTERN names a group of sources.",
+        examples=["gs://bucket/raw/*.jsonl"],
     )
-    to: str = Field(description="Where the cache is: a path, file://, gs:// or s3:// URL.")
+    to: str = Field(
+        description="Where the cache is: a path, file://, gs:// or s3:// URL.",
+        examples=["gs://bucket/cache"],
+    )
     tokenizer: str = Field(
         description="A tokenizer.json or a folder that holds one, by path or fsspec URL, or the id "
-        "of a model on a hub."
+        "of a model on a hub.",
+        examples=["gs://bucket/tokenizer.json"],
     )
     bos: str | None = Field(
-        None, description="Token put before every document; 'auto' is the tokenizer's own."
+        None,
+        description="Token put before every document; 'auto' is the tokenizer's own.",
+        examples=["auto"],
     )
     eos: str | None = Field(
-        None, description="Token put after every document; 'auto' is the tokenizer's own."
+        None,
+        description="Token put after every document; 'auto' is the tokenizer's own.",
+        examples=["auto"],
     )
-    text_field: str = Field("text", description="Field or column that holds the text.")
+    text_field: str = Field(
+        "text", description="Field or column that holds the text.", examples=["content"]
+    )
     keep: dict[
         Annotated[str, AfterValidator(_column_name)], Annotated[str, AfterValidator(_column_type)]
     ] = Field(
         {},
         description="Further fields kept as typed columns: NAME: TYPE, one of "
         f"{', '.join(KEEP_TYPES)}.",
+        examples=["id:str"],
     )
     format: str | None = Field(
-        None, description=f"Format of all sources, one of {', '.join(FORMATS)}; else found out."
+        None,
+        description=f"Format of all sources, one of {', '.join(FORMATS)}; else found out.",
+        examples=["jsonl"],
     )
     invalid_unicode: Literal["reject", "replace"] = Field(
-        "reject", description="What becomes of a record with invalid Unicode."
+        "reject", description="What becomes of a record with invalid Unicode.", examples=["replace"]
     )
     map: str | None = Field(
         None,
         description="Function that changes each record, MODULE:FUNCTION: it takes a dict of the "
         "text and the kept fields, and gives the text, a dict of what changes, or None to leave "
         "the record out.",
+        examples=["cleaning:normalize"],
     )
     map_version: str | None = Field(
-        None, description="Tells the map function from earlier ones; else its source does."
+        None,
+        description="Tells the map function from earlier ones; else its source does.",
+        examples=["2"],
     )
     order: str = Field(
         "source",
         description="Order of the rows of this build: source, shuffle(SEED) or by(FIELD), a kept "
         "field or tokens, the number of tokens.",
+        examples=["shuffle(7)"],
     )
     holdout: HoldoutConfig | None = Field(
         None,
         description="Share of records that go to a cache of their own beside this one, "
         "named TO-holdout; or fraction and seed, as in 0.01:7.",
+        examples=["0.01:7"],
     )
     max_reject_rate: float = Field(
-        0.01, ge=0, le=1, description="Share of records that may be rejected before it fails."
+        0.01,
+        ge=0,
+        le=1,
+        description="Share of records that may be rejected before it fails.",
+        examples=["0.05"],
     )
     changed: Literal["error", "skip"] = Field(
-        "error", description="What to do about sources that changed since they were taken in."
+        "error",
+        description="What to do about sources that changed since they were taken in.",
+        examples=["skip"],
     )
     split_bytes: int = Field(
         SPLIT_BYTES,
         ge=1 << 10,
         le=1 << 40,
         description="Bytes of text in a split and a part, as in 64MB.",
+        examples=["256MB"],
     )
     spread: bool = Field(
         False,
         strict=True,
         description="Take splits in the order of a hash, so that an early era is a fair sample.",
+        examples=["true"],
     )
     seal: bool = Field(
         True,
         strict=True,
         description="End an era with the last wave; else with a later build, by size or finish.",
+        examples=["false"],
     )
     engine: Literal["auto", "gigatoken", "hf"] = Field(
-        "auto", description="Tokenizer engine; auto is gigatoken where it is exact."
+        "auto",
+        description="Tokenizer engine; auto is gigatoken where it is exact.",
+        examples=["hf"],
     )
-    finish: bool = Field(False, strict=True, description="Mark the cache complete afterwards.")
+    finish: bool = Field(
+        False, strict=True, description="Mark the cache complete afterwards.", examples=["true"]
+    )
     reopen: bool = Field(
-        False, strict=True, description="Allow adding to a cache that was marked complete."
+        False,
+        strict=True,
+        description="Allow adding to a cache that was marked complete.",
+        examples=["true"],
     )
     runner: str = Field(
         "embedded", description="embedded, dask, bundles, or the name of a Beam runner."
@@ -293,22 +328,31 @@ class GrowthConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     every: float = Field(
-        1.0, gt=0, le=86_400, description="Seconds from one look for new files to the next."
+        1.0,
+        gt=0,
+        le=86_400,
+        description="Seconds from one look for new files to the next.",
+        examples=["10"],
     )
     settle: float = Field(
         2.0,
         ge=0,
         le=86_400,
         description="Seconds for which a file must not have changed before it is taken in.",
+        examples=["30"],
     )
     seal_after: float = Field(
         60.0,
         gt=0,
         description="Seconds after which new rows are sealed as an era, which is what readers "
         "that follow the cache are served.",
+        examples=["300"],
     )
     seal_bytes: int = Field(
-        64 << 20, ge=1, description="Bytes of new token ids at which an era is sealed before that."
+        64 << 20,
+        ge=1,
+        description="Bytes of new token ids at which an era is sealed before that.",
+        examples=["256MB"],
     )
 
     @field_validator("seal_bytes", mode="before")

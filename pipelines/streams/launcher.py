@@ -62,20 +62,8 @@ def stream(
         CacheNotFound: the cache was deleted meanwhile.
         ForebayError: of the kind that fits; what was committed stays.
     """
-    if "runner" in config.model_fields_set and config.runner in OWN_RUNNERS:
-        raise ConfigError(
-            f"runner (--runner) {config.runner} ends with its input, and a stream goes on: leave "
-            "it out for Prism, or name a Beam runner of unbounded pipelines; watch takes files in "
-            "without one"
-        )
-    described = replace(describe(config), run=f"stream-{secrets.token_hex(8)}")
+    described = replace(_checked(config), run=f"stream-{secrets.token_hex(8)}")
     storage = described.storage
-    head = Ledger(storage).head()
-    if head is not None and Ledger(storage).commit(head).finished and not config.reopen:
-        raise ForebayError(
-            f"{storage.url} was marked complete at version {head}; {setting('reopen', True)} "
-            "goes on with it"
-        )
     following = Following(described, tell)
     try:
         with alive(storage, "stream", following.status):
@@ -87,6 +75,45 @@ def stream(
     finally:
         forget(storage, described.run)
     return following.seen
+
+
+def begin(config: BuildConfig, growth: GrowthConfig, *, beam_arguments: Sequence[str] = ()) -> None:
+    """Hand the unbounded pipeline to an engine, and return; it is cancelled or drained there.
+
+    Args:
+        config, growth: as `growing_config` gives them.
+        beam_arguments: further options of the Beam runner.
+
+    Raises:
+        ConfigError: the engine or its workers end with this process.
+        ForebayError: of the kind that fits; nothing was begun.
+    """
+    described = _checked(config)
+    if portable.ends_with_us(config.runner, beam_arguments):
+        raise ConfigError(
+            f"runner (--runner) {config.runner} or its workers would end with this command, and "
+            "the stream with them: `forebay stream` stays with it"
+        )
+    with portable.reached(config.runner, beam_arguments) as flags:
+        _begin(described, config, growth, flags)
+
+
+def _checked(config: BuildConfig) -> Stream:
+    """The stream of a configuration, if it can be begun."""
+    if "runner" in config.model_fields_set and config.runner in OWN_RUNNERS:
+        raise ConfigError(
+            f"runner (--runner) {config.runner} ends with its input, and a stream goes on: leave "
+            "it out for Prism, or name a Beam runner of unbounded pipelines; watch takes files in "
+            "without one"
+        )
+    described = describe(config)
+    head = Ledger(described.storage).head()
+    if head is not None and Ledger(described.storage).commit(head).finished and not config.reopen:
+        raise ForebayError(
+            f"{described.storage.url} was marked complete at version {head}; "
+            f"{setting('reopen', True)} goes on with it"
+        )
+    return described
 
 
 def _run(

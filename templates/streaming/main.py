@@ -1,0 +1,3 @@
+from pipelines.flex import main
+
+raise SystemExit(main("streaming"))
