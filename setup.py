@@ -12,6 +12,7 @@ EXTRAS = {
         "awkward>=2.6.3",
         "fsspec>=2024.6",
         "gigatoken==0.10.*",  # compared with tokenizers by measurement, release by release
+        "grpcio>=1.60",
         "huggingface_hub>=1",
         "numpy<2.5",
         "orjson>=3.10",
@@ -23,7 +24,8 @@ EXTRAS = {
     ],
     "gcs": ["gcsfs>=2024.6"],
     "s3": ["s3fs>=2024.6"],
-    "dask": ["apache-beam[dask]==2.77.*"],
+    "dataflow": ["apache-beam[gcp]==2.77.*", "gcsfs>=2024.6"],
+    "dask": ["apache-beam[dask]==2.77.*", "distributed"],
     "torch": ["torch>=2.6"],
     "jax": ["jax>=0.5"],
     "test": [
@@ -38,6 +40,7 @@ EXTRAS = {
         "ruff==0.17.*",
         "zarr>=3",
     ],
+    "test-dataflow": ["hypothesis>=6.100", "packaging", "pytest>=8"],
     "test-torch": ["accelerate>=1", "hypothesis>=6.100", "pytest>=8", "transformers>=5,<6"],
     "test-jax": ["absl-py", "grain>=0.2.10", "hypothesis>=6.100", "jax[cpu]>=0.5", "pytest>=8"],
     "bench": ["psutil>=5.9"],

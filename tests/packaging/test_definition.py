@@ -98,8 +98,12 @@ def imported(package: str) -> dict[str, str]:
 
 def test_what_pipelines_imports_is_declared(definition: dict[str, Any]) -> None:
     """Not merely there because some other package happens to bring it."""
-    modules = {"apache-beam": "apache_beam", "huggingface-hub": "huggingface_hub", "pyyaml": "yaml"}
-    lines = [*definition["install_requires"], *definition["extras_require"]["pipelines"]]
+    modules = {
+        "apache-beam": "apache_beam", "grpcio": "grpc", "huggingface-hub": "huggingface_hub",
+        "pyyaml": "yaml",
+    }  # fmt: skip
+    extras = definition["extras_require"]
+    lines = [*definition["install_requires"], *extras["pipelines"], *extras["dask"]]
     names = {canonicalize_name(Requirement(line).name) for line in lines}
     declared = {modules.get(name, name) for name in names} | {"cachelib", "pipelines"}
     undeclared = {n: where for n, where in imported("pipelines").items() if n not in declared}

@@ -125,7 +125,10 @@ def test_the_image_copies_what_is_there_and_has_the_beam_of_the_pins() -> None:
     (python,) = re.findall(r"^ARG PYTHON=(\S+)$", dockerfile(), re.M)
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
     assert python == tool["mypy"]["python_version"]
-    assert f"python{python.replace('.', '')}-template-launcher-base" in dockerfile()
+    guide = (ROOT / "docs" / "dataflow.md").read_text("utf-8")
+    assert f"launcher image of Flex templates for Python {python}" in guide
+    for argument in re.findall(r"^ARG (\w+)$", dockerfile(), re.M):
+        assert f"--build-arg {argument}=${argument}" in guide
     assert f"{IMAGE}=${{IMAGE}}" in dockerfile()
 
 
@@ -138,11 +141,11 @@ def test_the_entry_point_is_three_lines(kind: str) -> None:
 
 
 def launched(
-    python: str, kind: str, parameters: dict[str, str], folder: Path, **more: str
+    python: str, kind: str, parameters: dict[str, str], folder: Path, *flags: str, **more: str
 ) -> subprocess.CompletedProcess[str]:
     """The entry point as Dataflow's launcher runs it: elsewhere, with little of an environment."""
     folder.mkdir()
-    arguments = [f"--{name}={value}" for name, value in parameters.items()]
+    arguments = [*(f"--{name}={value}" for name, value in parameters.items()), *flags]
     return subprocess.run(
         [python, str(TEMPLATES / kind / "main.py"), *arguments],
         cwd=folder,
