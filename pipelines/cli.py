@@ -5,14 +5,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import logging
-import os
-import re
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,9 +16,9 @@ from typing import Any
 import numpy as np
 from pydantic.fields import FieldInfo
 
-from cachelib.errors import EngineError, ForebayError
 from cachelib.words import about, counted, size
 from pipelines.config import BuildConfig, ConfigError, build_config, read_yaml
+from pipelines.ending import failed, handling, interrupt, silence, stop_at_once, stopped
 from pipelines.launcher import Request, Summary, build, inquire
 from pipelines.order.orders import TOKENS
 from pipelines.order.passes import passes, range_count
@@ -33,12 +28,6 @@ from pipelines.progress import Terminal
 from pipelines.submission import Submitted, submit
 
 PASSES = {1: "one pass over all rows", 2: "two passes over all rows"}
-
-_STOPPED = "forebay: stopped. What is committed can be read; the same command goes on from here"
-
-_GOES_ON = "What is committed stays; the same command goes on from here"
-
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 SKIPPED_SHOWN = 5
 """Files that are no sources that `plan` names, of each reason."""
@@ -74,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
             tell = partial(_print_submitted, submitted, known.json_summary)
         else:
             show = None if known.quiet else screen.show
-            with handling(_stop_at_once(screen) if here else interrupt):
+            with handling(stop_at_once(screen) if here else interrupt):
                 summary = build(config, show=show, beam_arguments=[r for r in rest if r != "--"])
             tell = partial(_print_summary, summary, known.json_summary)
     except KeyboardInterrupt as stop:
@@ -88,100 +77,6 @@ def main(arguments: Sequence[str]) -> int:
     screen.end()
     tell()
     return 0
-
-
-def silence() -> None:
-    """Let engines tell of errors only by those that they raise.
-
-    Beam logs them as well, and lets threads of its own end with tracebacks of them.
-    """
-    logging.disable(logging.CRITICAL)
-    threading.excepthook = lambda _: None
-
-
-def failed(error: Exception, verbose: bool) -> int:
-    """Say what ended a command; returns the exit status.
-
-    Raises:
-        Exception: the error itself, where it is the engine's and all is to be told.
-    """
-    if isinstance(error, ForebayError):
-        print(f"forebay: {type(error).__name__}: {error}", file=sys.stderr)
-        if isinstance(error, EngineError):
-            print(_GOES_ON, file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
-    if verbose:
-        raise error
-    print(
-        f"forebay: the engine failed: {_last_line(error)}\n{_GOES_ON}. --verbose tells more",
-        file=sys.stderr,
-    )
-    return 1
-
-
-Handler = Callable[[int, object], None]
-
-
-def _stop_at_once(screen: Terminal) -> Handler:
-    """Ends this process and its workers.
-
-    A build needs no tidying up; Beam's takes long and complains, and waits for ever for worker
-    processes that are about to start.
-    """
-
-    def stop(signum: int, frame: object) -> None:
-        for child in descendants():
-            with suppress(OSError):
-                os.kill(child, signal.SIGKILL)
-        with suppress(OSError):  # the terminal may be what has gone
-            screen.end()
-            print(_STOPPED, file=sys.stderr, flush=True)
-        os._exit(128 + signum)
-
-    return stop
-
-
-def descendants() -> list[int]:
-    """Processes below this one, on Linux; elsewhere they end when they lose their connection."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found = [os.getpid()]
-    for process in found:  # grows meanwhile
-        found += [child for child, parent in parents.items() if parent == process]
-    return found[1:]
-
-
-def interrupt(signum: int, frame: object) -> None:
-    """Lets Beam tell the engine."""
-    raise KeyboardInterrupt(signum)
-
-
-def stopped(stop: KeyboardInterrupt) -> int:
-    """Say that a command was interrupted; returns the exit status."""
-    print(_STOPPED, file=sys.stderr)
-    return 128 + (stop.args[0] if stop.args else signal.SIGINT)
-
-
-@contextmanager
-def handling(handler: Handler) -> Iterator[None]:
-    """Handles the signals that stop a build, but for those that are ignored, as nohup does."""
-    heard = [number for number in _STOPPING if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in heard}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
-
-
-def _last_line(error: Exception) -> str:
-    """What an engine's error says in the end: Beam puts whole tracebacks into its messages."""
-    details = getattr(error, "details", None)  # of gRPC, whose messages end with a bracket
-    said = details() if callable(details) else str(error)
-    lines = [line.strip() for line in str(said).splitlines() if re.search(r"\w", line)]
-    return lines[-1] if lines else type(error).__name__
 
 
 def _parser(command: str) -> argparse.ArgumentParser:

@@ -12,22 +12,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from cachelib.words import counted
-from pipelines.cli import (
-    descendants,
-    failed,
-    handling,
-    naming_misspelt,
-    options_of,
-    parser_of,
-    silence,
-    unknown,
-)
+from pipelines.cli import naming_misspelt, options_of, parser_of, unknown
 from pipelines.config import (
     NOT_GROWING,
     BuildConfig,
     GrowthConfig,
     growing_config,
 )
+from pipelines.ending import descendants, failed, handling, silence
 from pipelines.progress import Terminal
 from pipelines.tally import Tally
 from pipelines.watching import watch

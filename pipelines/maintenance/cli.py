@@ -17,8 +17,8 @@ from cachelib.errors import ForebayError
 from cachelib.format.storage import Storage
 from cachelib.nodes.where import OPERATORS
 from cachelib.words import counted, size
-from pipelines.cli import failed, handling, interrupt, silence, stopped
 from pipelines.config import parse_size
+from pipelines.ending import failed, handling, interrupt, silence, stopped
 from pipelines.maintenance.gc import KEEP, Collected, gc
 from pipelines.maintenance.launcher import Changed, compact, delete, deleted_rows
 

@@ -109,7 +109,7 @@ def test_an_engine_that_dies_is_named(started: Started) -> None:
     started.engine().kill()
     status, _, errors = started.ended()
     assert status == 1
-    assert "Prism, the engine of this stream, ended by itself" in errors
+    assert "Prism, the engine of this pipeline, ended by itself" in errors
     assert "the same command goes on from here" in errors
 
 
