@@ -150,10 +150,10 @@ def run(
     else:
         from pipelines.engines import portable
 
-        with portable.reached(runner, arguments) as flags:
-            result = _pipeline(build, LANES_ELSEWHERE, flags).run()
+        with portable.reached(runner, arguments) as reached:
+            result = reached.begin(_pipeline(build, LANES_ELSEWHERE, reached.flags))
             if wait or portable.ends_with_us(runner, arguments):
-                portable.wait(result)
+                reached.wait(result)
 
 
 def _pipeline(

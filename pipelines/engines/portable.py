@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any
 
+import apache_beam as beam
 import grpc
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 from apache_beam.runners.runner import PipelineState
@@ -14,11 +17,14 @@ from apache_beam.runners.runner import PipelineState
 from cachelib.errors import EngineError
 from pipelines.engines import prism
 
-ANSWER_SECONDS = 20.0
+ANSWER_SECONDS = 10.0
 """How long a job service or a worker pool may take to be reached."""
 
-LOOK_SECONDS = 0.2
-"""How often it is looked whether a pipeline has ended."""
+LOOK_SECONDS = 2.0
+"""How often it is looked whether an engine that is waited for is there."""
+
+LONGEST_SECONDS = 365 * 86_400
+"""How long a pipeline may run: Beam follows it for 300 s only, unless told otherwise."""
 
 GONE_SECONDS = 2.0
 """Within which a Prism whose pipeline failed is found to be gone."""
@@ -26,15 +32,60 @@ GONE_SECONDS = 2.0
 _SPEAK_IT = ("prism", "portable", "flink", "spark")
 """What the runners that speak the job API have in their names."""
 
+_START_SERVICE = "start it, or correct --job_endpoint"
+
 _START_POOL = (
     "start it with `python -m apache_beam.runners.worker.worker_pool_main --service_port={}`, or "
     "correct --environment_config"
 )
 
 
+class Engine:
+    """An engine that is reached: pipelines begin and end on it, or it is said to be gone.
+
+    Beam's own calls wait for ever, or for minutes, where a job service is killed or hangs.
+
+    Attributes:
+        flags: Beam's options for pipelines on it.
+    """
+
+    def __init__(self, flags: Sequence[str], look: Callable[[], None] | None) -> None:
+        self.flags = list(flags)
+        self._look = look
+
+    def begin(self, pipeline: beam.Pipeline) -> Any:
+        """Submit a pipeline; returns Beam's result, which is still to come."""
+        return self._attended(pipeline.run)
+
+    def wait(self, result: Any) -> None:
+        """Wait until a pipeline has ended; raises what it failed by, and cancels it otherwise."""
+        try:
+            self._attended(result.wait_until_finish)
+        except BaseException:
+            cancel(result)
+            raise
+
+    def _attended(self, call: Callable[[], Any]) -> Any:
+        """Call, and look meanwhile whether the engine is there."""
+        if self._look is None:
+            return call()
+        answer: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                answer.set_result(call())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=work, name="forebay-engine", daemon=True).start()
+        while not wait([answer], LOOK_SECONDS).done:
+            self._look()
+        return answer.result()
+
+
 @contextmanager
-def reached(runner: str, arguments: Sequence[str]) -> Iterator[list[str]]:
-    """Beam's options for pipelines on an engine, which is there as long as the block runs.
+def reached(runner: str, arguments: Sequence[str]) -> Iterator[Engine]:
+    """An engine that is there as long as the block runs.
 
     Prism is begun for the block where no other job service is named. Workers are threads of this
     process (LOOPBACK) where no other environment is named, but for engines that do not speak the
@@ -53,26 +104,23 @@ def reached(runner: str, arguments: Sequence[str]) -> Iterator[list[str]]:
     pool = _pool(options)
     if pool is not None:  # engines wait for ever, or end without a word, where there is none
         _reach(pool, "no worker pool answers", _START_POOL.format(pool.rpartition(":")[2]))
-    if endpoint and endpoint != "embed":
-        _reach(endpoint, "no job service answers", "start it, or correct --job_endpoint")
-    begun = None
     with ExitStack() as stack:
-        if not endpoint and "prism" in runner.lower():
+        look: Callable[[], None] | None = None
+        if endpoint and endpoint != "embed":
+            look = partial(_reach, endpoint, "no job service answers", _START_SERVICE)
+            look()
+        elif not endpoint and "prism" in runner.lower():
             begun = stack.enter_context(prism.running(flags))
             flags.append(f"--job_endpoint={begun.endpoint}")
+            look = begun.check
+            stack.enter_context(_blaming(begun))
         try:
-            yield flags
-        except EngineError:
-            raise
-        except Exception as error:
-            if begun is not None:
-                begun.check(GONE_SECONDS)  # then what came of it says less
-            if isinstance(error, grpc.RpcError):
-                raise EngineError(
-                    f"the job service{f' at {endpoint}' if endpoint else ''} is gone, or the "
-                    f"connection to it ({_told(error)}). See that it runs, and begin again"
-                ) from error
-            raise
+            yield Engine(flags, look)
+        except grpc.RpcError as error:
+            raise EngineError(
+                f"the job service{f' at {endpoint}' if endpoint else ''} is gone, or the "
+                f"connection to it ({_told(error)}). See that it runs, and begin again"
+            ) from error
 
 
 def ends_with_us(runner: str, arguments: Sequence[str]) -> bool:
@@ -86,18 +134,13 @@ def ends_with_us(runner: str, arguments: Sequence[str]) -> bool:
     return begun or options.environment_type == "LOOPBACK"
 
 
-def wait(result: Any) -> None:
-    """Wait until a pipeline has ended; raises what it failed by.
-
-    It is cancelled where that is interrupted. Beam's own waiting may go on for ever when the engine
-    is gone.
-    """
+@contextmanager
+def _blaming(begun: prism.Prism) -> Iterator[None]:
+    """Say that Prism is gone rather than what came of that."""
     try:
-        while not PipelineState.is_terminal(result.state):
-            time.sleep(LOOK_SECONDS)
-        result.wait_until_finish()
-    except BaseException:
-        cancel(result)
+        yield
+    except Exception:
+        begun.check(GONE_SECONDS)
         raise
 
 
@@ -111,11 +154,13 @@ def cancel(result: Any) -> None:
 
 
 def _flags(runner: str, arguments: Sequence[str]) -> list[str]:
-    """Beam's options, with where workers are if that is not said."""
+    """Beam's options, with what the job API needs if it is not said."""
     flags = [*arguments, f"--runner={runner}"]
-    named = any("environment_type" in flag for flag in flags)
-    if not named and any(name in runner.lower() for name in _SPEAK_IT):
-        flags.append("--environment_type=LOOPBACK")
+    if any(name in runner.lower() for name in _SPEAK_IT):
+        if not any("environment_type" in flag for flag in flags):
+            flags.append("--environment_type=LOOPBACK")
+        if not any("job_server_timeout" in flag for flag in flags):
+            flags.append(f"--job_server_timeout={LONGEST_SECONDS}")
     return flags
 
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions, StandardOptions
@@ -127,12 +126,12 @@ def _run(
     """Run the pipeline until it is to stop; what is in work then is cancelled."""
     logging.getLogger("apache_beam").setLevel(logging.ERROR)
     runner = PRISM if config.runner == "embedded" else config.runner
-    with portable.reached(runner, arguments) as flags:
-        result = _begin(described, config, growth, flags)
+    with portable.reached(runner, arguments) as engine:
+        result = engine.begin(_pipeline(described, config, growth, engine.flags))
         try:
             while not stopped.is_set():
                 if PipelineState.is_terminal(result.state):
-                    portable.wait(result)
+                    engine.wait(result)  # raises what it failed by
                     raise ForebayError(
                         f"the pipeline ended as {result.state}; begin the stream again"
                     )
@@ -176,12 +175,12 @@ def file_stream(
     )
 
 
-def _begin(
+def _pipeline(
     described: Stream, config: BuildConfig, growth: GrowthConfig, flags: Sequence[str]
-) -> Any:
+) -> beam.Pipeline:
     options = PipelineOptions(list(flags))
     options.view_as(StandardOptions).streaming = True
     options.view_as(SetupOptions).save_main_session = False
     pipeline = beam.Pipeline(options=options)
     file_stream(pipeline, described, config, growth)
-    return pipeline.run()
+    return pipeline
