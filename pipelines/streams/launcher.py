@@ -93,8 +93,8 @@ def begin(config: BuildConfig, growth: GrowthConfig, *, beam_arguments: Sequence
             f"runner (--runner) {config.runner} or its workers would end with this command, and "
             "the stream with them: `forebay stream` stays with it"
         )
-    with portable.reached(config.runner, beam_arguments) as flags:
-        _begin(described, config, growth, flags)
+    with portable.reached(config.runner, beam_arguments) as engine:
+        engine.begin(_pipeline(described, config, growth, engine.flags))
 
 
 def _checked(config: BuildConfig) -> Stream:
