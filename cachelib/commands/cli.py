@@ -28,7 +28,6 @@ from cachelib.commands.stats import (
     histogram_range,
     statistics,
 )
-from cachelib.commands.verify import Progress, difference, garbage, verify
 from cachelib.dataset import Dataset
 from cachelib.errors import ForebayError, RowDeleted, StateMismatch
 from cachelib.format.schema import Field
@@ -37,6 +36,7 @@ from cachelib.format.storage import Storage
 from cachelib.loader import Loader
 from cachelib.ragged import Ragged
 from cachelib.rebuild import rebuild
+from cachelib.verification import Progress, difference, garbage, verify
 from cachelib.words import counted, example
 
 TEXT_SHOWN = 600

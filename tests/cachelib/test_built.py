@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 import cachelib
 from cachelib.commands.cli import main
 from cachelib.commands.stats import statistics
-from cachelib.commands.verify import difference, verify
 from cachelib.format.storage import Storage
+from cachelib.verification import difference, verify
 from pipelines.launcher import build
 
 TEXTS = [f"row {i} \x1b[1m " + "für das Rad 水力\n" * (i % 9) for i in range(400)]

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import cachelib
-from cachelib.commands.verify import Problem, verify
 from cachelib.errors import CorruptData, ForebayError
 from cachelib.format.canonical import seal
 from cachelib.format.digest import digest_rows
 from cachelib.format.schema import Field, Schema
 from cachelib.format.shard import offsets_metadata
 from cachelib.format.storage import Storage
+from cachelib.verification import Problem, verify
 from tests.cachelib.helpers import (
     TOKENIZER,
     append_commit,

@@ -11,10 +11,10 @@ import pytest
 
 import cachelib
 from cachelib.cache import Provenance
-from cachelib.commands.verify import difference, verify
 from cachelib.format.ledger import Ledger, commit_key
 from cachelib.format.shard import read_rejects
 from cachelib.format.storage import Storage
+from cachelib.verification import difference, verify
 from tests.cachelib.golden import SCHEMA, VERSION_1, rows, write
 from tests.cachelib.helpers import assert_equal
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import cachelib
-from cachelib.commands.verify import Progress, difference, verify
 from cachelib.errors import CacheNotFound, IncompatibleCache
 from cachelib.format.canonical import seal
 from cachelib.format.entries import Entries
@@ -23,6 +22,7 @@ from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
 from cachelib.reading import scan as scan_module
 from cachelib.reading.scan import in_order, runs
+from cachelib.verification import Progress, difference, verify
 from tests.cachelib.helpers import (
     EVERY_KIND,
     TOKENIZER,

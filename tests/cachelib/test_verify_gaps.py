@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 import cachelib
 from cachelib.commands.cli import main
 from cachelib.commands.stats import statistics
-from cachelib.commands.verify import Progress, difference, garbage, verify
 from cachelib.errors import SnapshotExpired
 from cachelib.format.ledger import Commit, Ledger, retire
 from cachelib.format.shard import attempt_prefix, manifest_key
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
+from cachelib.verification import Progress, difference, garbage, verify
 from tests.cachelib.gaps import compact, delete
 from tests.cachelib.helpers import (
     EVERY_KIND,

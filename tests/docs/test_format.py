@@ -16,11 +16,11 @@ import pytest
 
 import cachelib
 import pipelines
-from cachelib.commands.verify import verify
 from cachelib.format.canonical import seal
 from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
+from cachelib.verification import verify
 from pipelines import tasks
 from tests.cachelib.gaps import compact, delete
 from tests.cachelib.golden import VERSION_1

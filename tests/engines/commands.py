@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import cachelib
-from cachelib.commands.verify import verify
 from cachelib.format.storage import Storage
+from cachelib.verification import verify
 
 ROOT = Path(__file__).parents[2]
 SPLIT = 96 << 10

@@ -12,8 +12,8 @@ from distributed import Client
 
 import cachelib
 import pipelines
-from cachelib.commands.verify import verify
 from cachelib.format.storage import Storage
+from cachelib.verification import verify
 from pipelines.launcher import build
 from pipelines.progress import Progress
 from tests.engines.commands import ROOT, SPLIT, check_same

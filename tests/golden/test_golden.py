@@ -10,10 +10,10 @@ import pytest
 
 import cachelib
 from cachelib.cache import Provenance
-from cachelib.commands.verify import difference, verify
 from cachelib.format.shard import read_rejects
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
+from cachelib.verification import difference, verify
 from tests.golden.make import CACHE, OPTIONS, SOURCES, make
 
 DIGEST = "35:0594f66869086f1f"

@@ -20,7 +20,6 @@ import pytest
 import cachelib
 import pipelines
 from cachelib.commands.history import missing_objects
-from cachelib.commands.verify import garbage, verify
 from cachelib.errors import (
     AttemptRetired,
     BuildFailed,
@@ -32,6 +31,7 @@ from cachelib.format.ledger import Ledger, commit_key, follow
 from cachelib.format.pins import pinned, unpin
 from cachelib.format.shard import publish
 from cachelib.format.storage import Storage
+from cachelib.verification import garbage, verify
 from pipelines import tasks as build_tasks
 from pipelines.entry import main
 from pipelines.maintenance import gc as module

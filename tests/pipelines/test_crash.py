@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 import cachelib
-from cachelib.commands.verify import verify
 from cachelib.errors import CacheNotFound
 from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
+from cachelib.verification import verify
 from pipelines.launcher import build
 from tests.pipelines.conftest import sentences, write_csv, write_jsonl
 

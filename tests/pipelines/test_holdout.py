@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cachelib
-from cachelib.commands.verify import verify
 from cachelib.errors import BuildFailed, IncompatibleCache
 from cachelib.format.storage import Storage
+from cachelib.verification import verify
 from pipelines.cli import main
 from pipelines.config import ConfigError, build_config
 from pipelines.launcher import build

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import cachelib
-from cachelib.commands.verify import verify
 from cachelib.errors import BuildFailed, IncompatibleCache, SourceError
 from cachelib.format.shard import read_rejects
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
+from cachelib.verification import verify
 from pipelines.entry import main
 from pipelines.launcher import build
 from pipelines.sources.mapping import name_of

@@ -17,11 +17,11 @@ import pytest
 import cachelib
 import pipelines
 from cachelib.commands.stats import statistics
-from cachelib.commands.verify import verify
 from cachelib.errors import BuildFailed, LedgerConflict, StorageError
 from cachelib.format.digest import digest_rows
 from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
+from cachelib.verification import verify
 from pipelines import launcher, ranges
 from pipelines.cli import main
 from pipelines.config import ConfigError, build_config

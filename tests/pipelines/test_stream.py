@@ -23,11 +23,11 @@ from apache_beam.testing.test_stream import TestStream as Scenario
 from apache_beam.transforms.window import TimestampedValue
 
 import cachelib
-from cachelib.commands.verify import verify
 from cachelib.errors import AttemptRetired, BuildFailed, CacheNotFound, IncompatibleCache
 from cachelib.format.coverage import merge
 from cachelib.format.ledger import Ledger, Snapshot
 from cachelib.format.storage import Storage
+from cachelib.verification import verify
 from pipelines.commit import finish, seal
 from pipelines.config import ConfigError, growing_config
 from pipelines.launcher import build

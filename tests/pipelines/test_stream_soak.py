@@ -22,12 +22,12 @@ import pytest
 
 import cachelib
 import pipelines
-from cachelib.commands.verify import verify
 from cachelib.errors import CacheNotFound
 from cachelib.format.coverage import merge
 from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
 from cachelib.ragged import Ragged
+from cachelib.verification import verify
 from tests.pipelines.conftest import sentences, write_jsonl
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cachelib
-from cachelib.commands.verify import verify
 from cachelib.errors import BuildFailed, SourceError
 from cachelib.format.ledger import Commit, Ledger
 from cachelib.format.storage import Storage
+from cachelib.verification import verify
 from pipelines import tasks, whole
 from pipelines.config import build_config
 from pipelines.launcher import build

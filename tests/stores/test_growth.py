@@ -18,9 +18,9 @@ import pytest
 import cachelib
 import pipelines
 from cachelib.commands.history import missing_objects
-from cachelib.commands.verify import verify
 from cachelib.errors import SnapshotExpired
 from cachelib.format.storage import Storage
+from cachelib.verification import verify
 from pipelines.entry import main
 from pipelines.maintenance.gc import gc
 from tests.maintenance.stored import stored

@@ -16,9 +16,9 @@ import pytest
 from apache_beam.testing.test_stream import TestStream as Scenario
 
 import cachelib
-from cachelib.commands.verify import verify
 from cachelib.errors import CacheNotFound, SourceError
 from cachelib.format.storage import Storage
+from cachelib.verification import verify
 from pipelines.config import growing_config
 from pipelines.quarantine import read_quarantine
 from pipelines.sources import files
