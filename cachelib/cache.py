@@ -12,9 +12,10 @@ import numpy as np
 from cachelib.errors import CorruptData, RowDeleted
 from cachelib.format.canonical import digest_of
 from cachelib.format.digest import Digest
-from cachelib.format.ledger import Ledger, Snapshot
+from cachelib.format.ledger import Ledger
 from cachelib.format.schema import POSITION, SOURCE, Field, Schema, as_names
 from cachelib.format.shard import read_details
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
 from cachelib.latest import Latest
 from cachelib.order.indices import as_indices, as_integer, as_positions

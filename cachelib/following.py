@@ -20,8 +20,9 @@ from cachelib.errors import (
     StateMismatch,
 )
 from cachelib.format.digest import EMPTY, Digest
-from cachelib.format.ledger import Ledger, Snapshot
+from cachelib.format.ledger import Ledger
 from cachelib.format.schema import Schema
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage, check_fork
 from cachelib.liveness import Builders, Sign
 from cachelib.order.eras import Sealed

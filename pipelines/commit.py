@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from cachelib.errors import BuildFailed, LedgerConflict
 from cachelib.format import coverage
-from cachelib.format.ledger import Commit, Ledger, Snapshot, add_counts, follow
+from cachelib.format.commit import Commit
+from cachelib.format.ledger import Ledger
 from cachelib.format.shard import Manifest, read_rejects
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
+from cachelib.format.succession import add_counts, follow
 from cachelib.words import counted, example
 from pipelines.plan import Plan
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cachelib.format.ledger import Snapshot
+from cachelib.format.snapshot import Snapshot
 from pipelines.columns import TOKENS
 from pipelines.commit import unsealed_rows
 

@@ -19,9 +19,11 @@ from cachelib.errors import (
     AttemptRetired,
     ForebayError,
 )
-from cachelib.format.ledger import Commit, Ledger, add_counts
+from cachelib.format.commit import Commit
+from cachelib.format.ledger import Ledger
 from cachelib.format.shard import attempt_prefix
 from cachelib.format.storage import Storage
+from cachelib.format.succession import add_counts
 from pipelines.commit import commits_of, finish
 from pipelines.config import OWN_RUNNERS, BuildConfig, build_config
 from pipelines.early import committing

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from cachelib.errors import CorruptData
-from cachelib.format.ledger import Ledger, Snapshot, follow
+from cachelib.format.ledger import Ledger
 from cachelib.format.schema import POSITION, SOURCE, Field, Schema
 from cachelib.format.shard import Manifest, has_offsets, read_details
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
+from cachelib.format.succession import follow
 from cachelib.ragged import Ragged, offsets_of
 from cachelib.reading.arrays import Arrays
 from cachelib.reading.scan import in_order

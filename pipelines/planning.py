@@ -9,7 +9,8 @@ from typing import Any
 
 from cachelib.errors import CorruptData, IncompatibleCache, LedgerConflict
 from cachelib.format import coverage
-from cachelib.format.ledger import Ledger, Snapshot
+from cachelib.format.ledger import Ledger
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
 from cachelib.words import counted
 from pipelines.commit import commits_of

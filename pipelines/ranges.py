@@ -16,9 +16,10 @@ from typing import Any
 
 from cachelib.errors import CorruptData, ForebayError, LedgerConflict, StorageError
 from cachelib.format.canonical import digest
-from cachelib.format.ledger import Ledger, add_counts
+from cachelib.format.ledger import Ledger
 from cachelib.format.shard import Manifest, ShardWriter, publish, read_manifest, read_rejects
 from cachelib.format.storage import Storage
+from cachelib.format.succession import add_counts
 from cachelib.reading.scan import in_order
 from pipelines.commit import commit_wave, commits_of
 from pipelines.merging import Runs, merged

@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cachelib.errors import CacheNotFound
-from cachelib.format.ledger import Commit, Ledger, add_counts
+from cachelib.format.commit import Commit
+from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
+from cachelib.format.succession import add_counts
 from cachelib.words import counted
 
 

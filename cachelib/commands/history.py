@@ -11,9 +11,11 @@ import numpy as np
 
 from cachelib.cache import Cache
 from cachelib.format import coverage
+from cachelib.format.commit import Commit
 from cachelib.format.entries import Entries
-from cachelib.format.ledger import Commit, Ledger, Snapshot
+from cachelib.format.ledger import Ledger
 from cachelib.format.pins import all_pins
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
 from cachelib.order.live import Live
 from cachelib.reading.scan import Scan, arrays_of, in_order

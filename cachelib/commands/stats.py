@@ -13,11 +13,13 @@ import numpy as np
 
 from cachelib.cache import Cache
 from cachelib.errors import CorruptData
-from cachelib.format.ledger import Commit, Ledger, add_counts
+from cachelib.format.commit import Commit
+from cachelib.format.ledger import Ledger
 from cachelib.format.schema import SOURCE, Field, Schema
 from cachelib.format.shard import Statistics as FieldStatistics
 from cachelib.format.shard import has_offsets, read_details, read_manifest, read_rejects
 from cachelib.format.storage import Storage
+from cachelib.format.succession import add_counts
 from cachelib.ragged import Ragged
 from cachelib.reading.scan import Scan, in_order
 

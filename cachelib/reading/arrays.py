@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cachelib.errors import CorruptData
-from cachelib.format.ledger import Ledger, Snapshot
+from cachelib.format.ledger import Ledger
 from cachelib.format.schema import Field
 from cachelib.format.shard import (
     OFFSETS_CHUNK,
@@ -17,6 +17,7 @@ from cachelib.format.shard import (
     offsets_key,
     offsets_metadata,
 )
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage, check_fork, read_error
 from cachelib.latest import Latest
 from cachelib.order.cuts import Cuts, coalesce, cut, join

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cachelib.errors import CorruptData
+from cachelib.format.commit import Commit
 from cachelib.format.digest import EMPTY, Digest, fold
 from cachelib.format.entries import Entries
-from cachelib.format.ledger import (
-    Commit,
-    Ledger,
-)
+from cachelib.format.ledger import Ledger
 from cachelib.format.schema import Schema
 from cachelib.words import counted
 

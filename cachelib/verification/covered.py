@@ -8,16 +8,13 @@ from typing import Any
 
 from cachelib.errors import CorruptData
 from cachelib.format.canonical import digest_of
-from cachelib.format.ledger import (
-    Commit,
-    add_counts,
-    commit_key,
-)
+from cachelib.format.commit import Commit, commit_key
 from cachelib.format.shard import (
     Cover,
     Manifest,
 )
 from cachelib.format.storage import Storage
+from cachelib.format.succession import add_counts
 from cachelib.verification.problems import Problem
 
 

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from cachelib.errors import CorruptData
+from cachelib.format.commit import Commit
 from cachelib.format.digest import digest_rows, fold
-from cachelib.format.ledger import (
-    Commit,
-)
 from cachelib.format.shard import (
     REJECTS_KEPT_BYTES,
     Cover,

@@ -12,14 +12,9 @@ from typing import Any
 from cachelib.errors import CorruptData
 from cachelib.format import coverage
 from cachelib.format.canonical import digest, unseal
+from cachelib.format.commit import Commit, commit_key
 from cachelib.format.entries import Entries
-from cachelib.format.ledger import (
-    Commit,
-    Ledger,
-    commit_key,
-    no_cache,
-    no_version,
-)
+from cachelib.format.ledger import Ledger, no_cache, no_version
 from cachelib.format.shard import (
     Manifest,
 )

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from cachelib.format.entries import Entries, Replacement
-from cachelib.format.ledger import Snapshot
 from cachelib.format.schema import POSITION, SOURCE, Schema
 from cachelib.format.shard import has_offsets, read_details
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
 from cachelib.nodes.where import Comparisons
 from cachelib.reading.scan import Scan

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cachelib.format.ledger import Commit
+from cachelib.format.commit import Commit
 
 Attempt = tuple[str, str]
 """Ids of a shard and of an attempt of it."""

@@ -14,9 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cachelib.errors import CorruptData, LedgerConflict
-from cachelib.format.ledger import Commit, Ledger, Snapshot, no_cache, retire
+from cachelib.format.commit import Commit
+from cachelib.format.ledger import Ledger, no_cache
 from cachelib.format.pins import Pin, all_pins
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
+from cachelib.format.succession import retire
 from pipelines.maintenance.garbage import (
     Attempt,
     Expired,

@@ -9,9 +9,12 @@ from typing import Any
 
 from cachelib.errors import ForebayError, LedgerConflict, StorageError
 from cachelib.format.canonical import digest_of, seal
+from cachelib.format.commit import Commit
 from cachelib.format.entries import Entries, Replacement
-from cachelib.format.ledger import Commit, Ledger, Snapshot, replace_shards
+from cachelib.format.ledger import Ledger
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
+from cachelib.format.succession import replace_shards
 from pipelines.maintenance.changes import Change
 from pipelines.tasks import error_of, failure_of
 

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cachelib.errors import SourceError
-from cachelib.format.ledger import commit_key
+from cachelib.format.commit import commit_key
 from cachelib.format.storage import not_utf8
 from pipelines.sources import files
 from pipelines.sources.inspect import format_by_name, inspect, told_stamp

@@ -16,8 +16,9 @@ import numpy as np
 from cachelib.errors import AttemptRetired, IncompatibleCache
 from cachelib.format import coverage
 from cachelib.format.canonical import digest_of
+from cachelib.format.commit import Commit
 from cachelib.format.coverage import Taken
-from cachelib.format.ledger import Commit, Ledger, Snapshot, follow
+from cachelib.format.ledger import Ledger
 from cachelib.format.schema import POSITION, SOURCE, Schema
 from cachelib.format.shard import (
     Cover,
@@ -28,7 +29,9 @@ from cachelib.format.shard import (
     read_manifest,
     read_rejects,
 )
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
+from cachelib.format.succession import follow
 from cachelib.ragged import Ragged
 from cachelib.reading.scan import Scan
 from pipelines.streams.units import MESSAGES, Shard, Stream, manifest_of

@@ -13,7 +13,7 @@ from typing import Any
 
 from cachelib.errors import SourceError
 from cachelib.format.canonical import digest_of
-from cachelib.format.ledger import Commit
+from cachelib.format.commit import Commit
 from cachelib.format.shard import Manifest
 from cachelib.format.storage import Storage
 from pipelines.plan import Piece, Plan, Split, make_splits

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cachelib.format.commit import Commit
 from cachelib.format.digest import digest_rows
 from cachelib.format.entries import Replacement
-from cachelib.format.ledger import Commit, Ledger, replace_shards
+from cachelib.format.ledger import Ledger
 from cachelib.format.shard import publish
 from cachelib.format.storage import Storage
+from cachelib.format.succession import replace_shards
 from cachelib.ragged import ranges
 from cachelib.reading.scan import Scan
 from tests.cachelib.helpers import EVERY_KIND, Columns, take, write_shard

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from cachelib.format.canonical import digest
+from cachelib.format.commit import Commit
 from cachelib.format.digest import digest_rows
-from cachelib.format.ledger import Commit, Ledger, follow
+from cachelib.format.ledger import Ledger
 from cachelib.format.schema import Field, Schema
 from cachelib.format.shard import Cover, Manifest, ShardWriter, publish
 from cachelib.format.storage import Storage
+from cachelib.format.succession import follow
 from cachelib.ragged import Ragged
 
 Columns = dict[str, np.ndarray | Ragged]

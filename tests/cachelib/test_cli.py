@@ -16,7 +16,8 @@ from tokenizers import Tokenizer, models
 import cachelib
 from cachelib.commands.cli import main, printable
 from cachelib.format.canonical import seal
-from cachelib.format.ledger import Ledger, commit_key
+from cachelib.format.commit import commit_key
+from cachelib.format.ledger import Ledger
 from cachelib.format.schema import Field, Schema
 from cachelib.format.shard import publish
 from cachelib.format.storage import Storage

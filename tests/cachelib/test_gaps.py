@@ -16,8 +16,9 @@ from cachelib.commands.cli import main
 from cachelib.errors import CorruptData, RowDeleted
 from cachelib.format.digest import digest_rows
 from cachelib.format.entries import Entries, Replacement
-from cachelib.format.ledger import Ledger, replace_shards
+from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
+from cachelib.format.succession import replace_shards
 from cachelib.ragged import Ragged
 from tests.cachelib.gaps import compact, delete
 from tests.cachelib.helpers import (

@@ -11,7 +11,8 @@ import pytest
 
 import cachelib
 from cachelib.cache import Provenance
-from cachelib.format.ledger import Ledger, commit_key
+from cachelib.format.commit import commit_key
+from cachelib.format.ledger import Ledger
 from cachelib.format.shard import read_rejects
 from cachelib.format.storage import Storage
 from cachelib.verification import difference, verify

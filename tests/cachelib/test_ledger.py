@@ -17,23 +17,16 @@ import pytest
 import cachelib
 from cachelib.errors import CacheNotFound, CorruptData, IncompatibleCache
 from cachelib.format.canonical import seal
+from cachelib.format.commit import FORMAT, Commit, commit_key
 from cachelib.format.coverage import Taken, merge
 from cachelib.format.digest import Digest, fold
 from cachelib.format.entries import Entries
-from cachelib.format.ledger import (
-    CHECKPOINT_EVERY,
-    FORMAT,
-    Commit,
-    Ledger,
-    Newest,
-    Snapshot,
-    add_counts,
-    commit_key,
-    follow,
-)
+from cachelib.format.ledger import Ledger, Newest
 from cachelib.format.schema import Schema
 from cachelib.format.shard import Manifest
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
+from cachelib.format.succession import CHECKPOINT_EVERY, add_counts, follow
 from tests.cachelib.helpers import EVERY_KIND, TOKENS, random_columns, write_cache
 
 

@@ -14,11 +14,13 @@ import pytest
 import cachelib
 from cachelib.errors import CacheNotFound, IncompatibleCache
 from cachelib.format.canonical import seal
+from cachelib.format.commit import Commit, commit_key
 from cachelib.format.entries import Entries
-from cachelib.format.ledger import CHECKPOINT_EVERY, Commit, Ledger, commit_key, follow
+from cachelib.format.ledger import Ledger
 from cachelib.format.schema import Field, Schema
 from cachelib.format.shard import Cover, ShardWriter, attempt_prefix, offsets_metadata, publish
 from cachelib.format.storage import Storage
+from cachelib.format.succession import CHECKPOINT_EVERY, follow
 from cachelib.ragged import Ragged
 from cachelib.reading import scan as scan_module
 from cachelib.reading.scan import in_order, runs

@@ -15,9 +15,11 @@ import cachelib
 from cachelib.commands.cli import main
 from cachelib.commands.stats import statistics
 from cachelib.errors import SnapshotExpired
-from cachelib.format.ledger import Commit, Ledger, retire
+from cachelib.format.commit import Commit
+from cachelib.format.ledger import Ledger
 from cachelib.format.shard import attempt_prefix, manifest_key
 from cachelib.format.storage import Storage
+from cachelib.format.succession import retire
 from cachelib.ragged import Ragged
 from cachelib.verification import Progress, difference, garbage, verify
 from tests.cachelib.gaps import compact, delete

@@ -8,12 +8,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cachelib.format.commit import Commit
 from cachelib.format.digest import EMPTY
 from cachelib.format.entries import Replacement
-from cachelib.format.ledger import Commit, Ledger, Snapshot, follow, replace_shards, retire
+from cachelib.format.ledger import Ledger
 from cachelib.format.schema import Field, Schema
 from cachelib.format.shard import Manifest
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
+from cachelib.format.succession import follow, replace_shards, retire
 from pipelines.maintenance.garbage import (
     Attempt,
     History,

@@ -27,10 +27,12 @@ from cachelib.errors import (
     LedgerConflict,
     SnapshotExpired,
 )
-from cachelib.format.ledger import Ledger, commit_key, follow
+from cachelib.format.commit import commit_key
+from cachelib.format.ledger import Ledger
 from cachelib.format.pins import pinned, unpin
 from cachelib.format.shard import publish
 from cachelib.format.storage import Storage
+from cachelib.format.succession import follow
 from cachelib.verification import garbage, verify
 from pipelines import tasks as build_tasks
 from pipelines.entry import main
@@ -387,7 +389,7 @@ def test_what_was_given_up_cannot_be_committed(changed: Path, here: None) -> Non
 def test_what_was_given_up_stays_so_through_many_gcs(
     tmp_path: Path, columns: Columns, here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cachelib.format.ledger.RETIREMENTS", 3)
+    monkeypatch.setattr("cachelib.format.succession.RETIREMENTS", 3)
     storage = write_cache(tmp_path, EVERY_KIND, columns, [[8]])
     for number in range(8):
         compact(storage, 0, 1, f"packed-{number}", columns)

@@ -12,9 +12,10 @@ import pytest
 
 import cachelib
 import pipelines
-from cachelib.format.ledger import Ledger, follow
+from cachelib.format.ledger import Ledger
 from cachelib.format.shard import publish
 from cachelib.format.storage import Storage
+from cachelib.format.succession import follow
 from cachelib.ragged import Ragged
 from tests.cachelib.helpers import TOKENS, Columns, write_shard
 

@@ -25,7 +25,8 @@ from apache_beam.transforms.window import TimestampedValue
 import cachelib
 from cachelib.errors import AttemptRetired, BuildFailed, CacheNotFound, IncompatibleCache
 from cachelib.format.coverage import merge
-from cachelib.format.ledger import Ledger, Snapshot
+from cachelib.format.ledger import Ledger
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
 from cachelib.verification import verify
 from pipelines.commit import finish, seal

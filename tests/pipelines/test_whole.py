@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 import cachelib
 from cachelib.errors import BuildFailed, SourceError
-from cachelib.format.ledger import Commit, Ledger
+from cachelib.format.commit import Commit
+from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
 from cachelib.verification import verify
 from pipelines import tasks, whole

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from cachelib.format.commit import Commit
 from cachelib.format.entries import Entries
-from cachelib.format.ledger import Commit, Ledger, Snapshot, follow
+from cachelib.format.ledger import Ledger
 from cachelib.format.schema import Field, Schema
 from cachelib.format.shard import Manifest, ShardWriter, publish
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
+from cachelib.format.succession import follow
 from cachelib.ragged import Ragged
 
 SCHEMA = Schema((Field("tokens", "uint16", ragged=True, chunk=8), Field("label", "int64", chunk=4)))

@@ -33,9 +33,11 @@ from cachelib.errors import (
 )
 from cachelib.following import Followed, Patience, Waiting
 from cachelib.format.canonical import seal as sealed_json
-from cachelib.format.ledger import Ledger, Snapshot, follow
+from cachelib.format.ledger import Ledger
 from cachelib.format.shard import publish
+from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
+from cachelib.format.succession import follow
 from cachelib.nodes.base import reach
 from tests.cachelib import gaps
 from tests.cachelib.helpers import (

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import cachelib
-from cachelib.format.ledger import CHECKPOINT_EVERY, SEGMENT_ENTRIES
+from cachelib.format.ledger import SEGMENT_ENTRIES
 from cachelib.format.storage import Storage
+from cachelib.format.succession import CHECKPOINT_EVERY
 from tests.reader.stored import write_commit, write_simulated
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cachelib.errors import SourceError
-from cachelib.format.ledger import commit_key
+from cachelib.format.commit import commit_key
 from pipelines.sources import Discovery, Source, discover, files, inspect, url_of
 from pipelines.sources.discover import files_of
 

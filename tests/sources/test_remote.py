@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cachelib.errors import SourceChanged, SourceError
-from cachelib.format.ledger import commit_key
+from cachelib.format.commit import commit_key
 from pipelines.sources import Discovery, Source, discover, files, url_of
 from tests.sources.helpers import joined, read_range
 
