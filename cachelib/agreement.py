@@ -22,6 +22,7 @@ def open_as_first(
     partial: bool,
     first: bool,
     broadcast: Callable[[Any], Any],
+    **local: Any,
 ) -> Cache:
     """Open a cache in all processes at the version that the first one opens.
 
@@ -29,6 +30,7 @@ def open_as_first(
         path, version, partial: as of `cachelib.open`.
         first: whether this is the first process.
         broadcast: gives in all processes the JSON that it is called with in the first.
+        local: ``local``, ``local_format`` and ``local_bytes``, as of `cachelib.open`.
 
     Raises:
         CacheNotFound: there is no cache, or no such version.
@@ -38,7 +40,7 @@ def open_as_first(
     cache = None
     try:
         if first:
-            cache = cachelib.open(path, version, partial=partial)
+            cache = cachelib.open(path, version, partial=partial, **local)
             told = {"version": cache.version}
     except Exception as error:
         told = {"error": str(error)}
@@ -47,7 +49,7 @@ def open_as_first(
         told = broadcast(told)
     if "error" in told:
         raise ForebayError(f"rank 0 could not open the cache: {told['error']}")
-    return cache or cachelib.open(path, told["version"])
+    return cache or cachelib.open(path, told["version"], **local)
 
 
 def check_processes(begun: Sequence[Begin]) -> None:

@@ -18,6 +18,7 @@ from cachelib.format.shard import read_details
 from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
 from cachelib.latest import Latest
+from cachelib.local.tier import Tier
 from cachelib.order.indices import as_indices, as_integer, as_positions
 from cachelib.order.live import Live
 from cachelib.ragged import Ragged, offsets_of
@@ -57,16 +58,23 @@ class Cache:
         storage: of the cache.
         version: the ledger version to pin; None for the newest.
         snapshot: that version, where it is known already.
+        local: where objects of it are kept on this machine, if anywhere.
 
     Attributes:
         snapshot: what the ledger says at that version.
+        local: as given; tells what was read from there (``local.counts``).
         live: which row indices lead to rows; None where all do, since none was deleted.
     """
 
     def __init__(
-        self, storage: Storage, version: int | None = None, snapshot: Snapshot | None = None
+        self,
+        storage: Storage,
+        version: int | None = None,
+        snapshot: Snapshot | None = None,
+        local: Tier | None = None,
     ) -> None:
         self.storage = storage
+        self.local = local
         if snapshot is None:
             ledger = Ledger(storage)
             if version is not None:
@@ -74,11 +82,11 @@ class Cache:
             snapshot = ledger.snapshot(version)
         self.snapshot: Snapshot = snapshot
         self.live = Live.of(self.snapshot.entries, self.schema)
-        self._arrays = Arrays(storage, self.snapshot)
+        self._arrays = Arrays(storage, self.snapshot, local)
         self._source_lists: Latest[int, list[str]] = Latest(SOURCE_LISTS)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Cache, (self.storage, self.version)
+        return Cache, (self.storage, self.version, None, self.local)
 
     def __repr__(self) -> str:
         return f"Cache({self.storage.url!r}, version={self.version}, rows={len(self)})"
@@ -99,7 +107,7 @@ class Cache:
             CacheNotFound: there is no such version.
             SnapshotExpired: its rows are gone.
         """
-        return Cache(self.storage, as_integer("version", version))
+        return Cache(self.storage, as_integer("version", version), local=self.local)
 
     @property
     def schema(self) -> Schema:

@@ -25,6 +25,7 @@ from cachelib.format.schema import Schema
 from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage, check_fork
 from cachelib.liveness import Builders, Sign
+from cachelib.local.tier import Tier
 from cachelib.order.eras import Sealed
 from cachelib.order.live import Live
 from cachelib.ragged import Ragged
@@ -130,15 +131,21 @@ class Followed:
         storage: of the cache, which may not be there yet.
         patience: how long to wait.
         version: one that is known to be there, None for the newest.
+        local: as of `Cache`.
 
     Raises:
         NotYetBuilt, BuilderGone: the cache does not appear.
     """
 
     def __init__(
-        self, storage: Storage, patience: Patience | None = None, version: int | None = None
+        self,
+        storage: Storage,
+        patience: Patience | None = None,
+        version: int | None = None,
+        local: Tier | None = None,
     ) -> None:
         self.storage = storage
+        self.local = local
         self.patience = patience or Patience()
         self._ledger = Ledger(storage)
         self._builders = Builders(storage)
@@ -149,7 +156,7 @@ class Followed:
     def __reduce__(self) -> tuple[Any, ...]:
         # What is called while a read waits belongs to the process that gave it.
         patience = replace(self.patience, waiting=None, building=None)
-        return Followed, (self.storage, patience, self.version)
+        return Followed, (self.storage, patience, self.version, self.local)
 
     def __repr__(self) -> str:
         eras = len(self.sealed.rows)
@@ -365,7 +372,7 @@ class Followed:
                 return
             snapshot = self._ledger.grown(before.cache.snapshot)
             if snapshot.version > before.cache.version:
-                cache = Cache(self.storage, snapshot=snapshot)
+                cache = Cache(self.storage, snapshot=snapshot, local=self.local)
                 self._seen = _seen(before, cache)
 
     def _opened(self, version: int | None) -> Cache:
@@ -374,7 +381,7 @@ class Followed:
         while True:
             building = self._known_to_run()
             try:
-                return Cache(self.storage, version)
+                return Cache(self.storage, version, local=self.local)
             except CacheNotFound:
                 if version is not None:
                     raise

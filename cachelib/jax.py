@@ -35,19 +35,27 @@ IDS = ("uint16", "uint32")
 
 
 def open(
-    path: str | os.PathLike[str], version: int | None = None, *, partial: bool = False
+    path: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    partial: bool = False,
+    **local: Any,
 ) -> Cache:
     """Open a cache at one version in all processes of the job: that of process 0.
 
     A collective over all processes, and `cachelib.open` where there is one. A cache is followed by
     ``cachelib.open(path, follow=True)`` in each process: sealed eras are the same in all.
 
+    Args:
+        path, version, partial: as of `cachelib.open`.
+        local: ``local``, ``local_format`` and ``local_bytes``, likewise.
+
     Raises:
         CacheNotFound: there is no cache, or no such version.
         ForebayError: process 0 could not open it.
     """
     first = jax.process_index() == 0
-    return open_as_first(path, version, partial, first, lambda told: _gathered(told)[0])
+    return open_as_first(path, version, partial, first, lambda told: _gathered(told)[0], **local)
 
 
 def loader(

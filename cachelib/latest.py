@@ -47,6 +47,12 @@ class Latest(Generic[Key, Value]):
                     found[key] = self._values[key]
         return found
 
+    def forget(self, key: Key) -> None:
+        """Let go of a value, if it is held."""
+        with self._lock:
+            if key in self._values:
+                self._held -= self._size(self._values.pop(key))
+
     def clear(self) -> None:
         """Let go of everything."""
         with self._lock:

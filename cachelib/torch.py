@@ -67,20 +67,28 @@ def tensors(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def open(
-    path: str | os.PathLike[str], version: int | None = None, *, partial: bool = False
+    path: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    partial: bool = False,
+    **local: Any,
 ) -> Cache:
     """Open a cache at one version in all processes of ``torch.distributed``: that of rank 0.
 
     A collective where a process group is initialised, and `cachelib.open` elsewhere. A cache is
     followed by ``cachelib.open(path, follow=True)`` in each process: sealed eras are alike in all.
 
+    Args:
+        path, version, partial: as of `cachelib.open`.
+        local: ``local``, ``local_format`` and ``local_bytes``, likewise.
+
     Raises:
         CacheNotFound: there is no cache, or no such version.
         ForebayError: rank 0 could not open it.
     """
     if _world() == 1:
-        return cachelib.open(path, version, partial=partial)
-    return open_as_first(path, version, partial, dist.get_rank() == 0, _broadcast)
+        return cachelib.open(path, version, partial=partial, **local)
+    return open_as_first(path, version, partial, dist.get_rank() == 0, _broadcast, **local)
 
 
 @dataclass(frozen=True)

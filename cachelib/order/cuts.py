@@ -74,3 +74,15 @@ def cut(starts: np.ndarray, stops: np.ndarray, bases: np.ndarray) -> Cuts:
     filled = last > first
     shards, first, last = shards[filled], first[filled], last[filled]
     return Cuts(shards, first - bases[shards], last - bases[shards])
+
+
+def cut_evenly(cuts: Cuts, size: int) -> Cuts:
+    """The same positions in the same order, cut at the multiples of `size` in each shard too."""
+    first, last = cuts.starts // size, (cuts.stops - 1) // size
+    counts = last - first + 1
+    if (counts == 1).all():
+        return cuts
+    pieces = ranges(first, counts)
+    starts = np.maximum(np.repeat(cuts.starts, counts), pieces * size)
+    stops = np.minimum(np.repeat(cuts.stops, counts), (pieces + 1) * size)
+    return Cuts(np.repeat(cuts.shards, counts), starts, stops)

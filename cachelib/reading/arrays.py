@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -20,9 +21,11 @@ from cachelib.format.shard import (
 from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage, check_fork, read_error
 from cachelib.latest import Latest
-from cachelib.order.cuts import Cuts, coalesce, cut, join
+from cachelib.local.tier import Tier
+from cachelib.order.cuts import Cuts, coalesce, cut, cut_evenly, join
 from cachelib.ragged import LONG, gather, offsets_of
 from cachelib.reading import chunks
+from cachelib.reading.kept import Kept
 
 OPEN_ARRAYS = 1024
 """Array handles that one cache keeps open."""
@@ -33,16 +36,20 @@ Kind = Literal["data", "offsets"]
 class Arrays:
     """The arrays of the shards of a snapshot. Thread-safe.
 
-    Those on this machine are read by `chunks`, others by TensorStore.
+    Those on this machine are read by `chunks`, others by TensorStore. With a tier, what is kept
+    there is read from there, and only the rest from where the cache lies.
 
     Args:
         storage: of the cache.
         snapshot: whose shards.
+        tier: where objects are kept on this machine, if anywhere.
     """
 
-    def __init__(self, storage: Storage, snapshot: Snapshot) -> None:
+    def __init__(self, storage: Storage, snapshot: Snapshot, tier: Tier | None = None) -> None:
         self._storage = storage
         self._snapshot = snapshot
+        self._tier = tier
+        self._kept: dict[tuple[str, Kind], Kept] = {}
         self._folder = storage.local_path if chunks.AVAILABLE else None
         self._arrays: Latest[tuple[int, str], Any] = Latest(OPEN_ARRAYS)
 
@@ -142,23 +149,65 @@ class Arrays:
         if not lengths.any():
             dtype, shape = _stored_as(field, kind)
             return np.empty((0, *shape), dtype)
-        spans = join(starts, lengths, field.chunk if kind == "data" else OFFSETS_CHUNK)
-        if self._folder is not None:
+        chunk = _chunk(field, kind)
+        long = False
+        if self._folder is not None or self._tier is not None:
             runs = coalesce(starts, lengths)
-            long = lengths.sum() >= LONG * len(runs[0])
-            # What is asked for several times is cheaper read once.
-            if long and lengths.sum() <= 2 * (spans[1] - spans[0]).sum():
-                return self._local(field, kind, cut(*runs, bases))
+            long = bool(lengths.sum() >= LONG * len(runs[0]))
+        if long and self._tier is not None and self._tier.form == "raw":
+            return self._values(field, kind, cut(*runs, bases))
+        spans = join(starts, lengths, chunk)
+        # What is asked for several times is cheaper read once.
+        if long and lengths.sum() <= 2 * (spans[1] - spans[0]).sum():
+            return self._values(field, kind, cut(*runs, bases))
         cuts = cut(*spans, bases)
         # What stores nothing was joined over: nothing of it was asked for.
         cuts = cuts.where(self._snapshot.entries.rows[cuts.shards] > 0)
-        buffer = (self._remote if self._folder is None else self._local)(field, kind, cuts)
+        buffer = self._values(field, kind, cuts)
         begins = bases[cuts.shards] + cuts.starts
         which = np.searchsorted(begins, starts, side="right") - 1
         wanted = offsets_of(cuts.sizes)[which] + starts - begins[which]
         if len(buffer) == lengths.sum() and np.array_equal(wanted, offsets_of(lengths)[:-1]):
             return buffer  # asked for in stored order, and nothing else was read
         return gather(buffer, wanted, lengths)
+
+    def _values(self, field: Field, kind: Kind, cuts: Cuts) -> np.ndarray:
+        """The values of cuts, back to back."""
+        if self._tier is None:
+            return self._far(field, kind, cuts)
+        kept = self._kept_of(field, kind, self._tier)
+        pieces = cut_evenly(cuts, kept.object_values)
+        here, data = kept.read(pieces, keep=kind == "offsets")
+        dtype, shape = _stored_as(field, kind)
+        near = np.frombuffer(data, dtype).reshape(-1, *shape)
+        if here.all():
+            return near
+        far = self._far(field, kind, pieces.where(~here))
+        if not here.any():
+            return far
+        places = np.empty(len(here), np.int64)
+        places[here] = offsets_of(pieces.sizes[here])[:-1]
+        places[~here] = len(near) + offsets_of(pieces.sizes[~here])[:-1]
+        return gather(np.concatenate([near, far]), places, pieces.sizes)
+
+    def _far(self, field: Field, kind: Kind, cuts: Cuts) -> np.ndarray:
+        """The values of cuts from where the cache lies."""
+        return (self._remote if self._folder is None else self._local)(field, kind, cuts)
+
+    def _kept_of(self, field: Field, kind: Kind, tier: Tier) -> Kept:
+        """An array's objects in the tier; two threads may both make it."""
+        kept = self._kept.get((field.name, kind))
+        if kept is None:
+            dtype, shape = _stored_as(field, kind)
+            size = np.dtype(dtype).itemsize * math.prod(shape)
+            kept = self._kept[field.name, kind] = Kept(
+                self._storage,
+                tier,
+                lambda shard: self._place(shard, field, kind),
+                size,
+                _chunk(field, kind),
+            )
+        return kept
 
     def _local(self, field: Field, kind: Kind, cuts: Cuts) -> np.ndarray:
         dtype, shape = _stored_as(field, kind)
@@ -232,6 +281,11 @@ class Arrays:
             f"{place}{field.name}/{kind}[{cuts.starts[i]}:{cuts.stops[i]}] "
             f"(rows {rows[0]} to {rows[1]})"
         )
+
+
+def _chunk(field: Field, kind: Kind) -> int:
+    """Values in an inner chunk."""
+    return field.chunk if kind == "data" else OFFSETS_CHUNK
 
 
 def _stored_as(field: Field, kind: Kind) -> tuple[str, tuple[int, ...]]:

@@ -72,6 +72,8 @@ class LocalArray:
         chunk: values of an inner chunk.
         value_bytes: bytes of what one index of the first dimension holds.
         dimensions: number of dimensions.
+        paths: the file of each outer chunk, where these are kept in another way than in the folder.
+        tail: bytes behind the object in each file.
     """
 
     folder: str
@@ -79,6 +81,8 @@ class LocalArray:
     chunk: int
     value_bytes: int
     dimensions: int
+    paths: Callable[[int], str] | None = None
+    tail: int = 0
 
     @property
     def chunk_bytes(self) -> int:
@@ -87,8 +91,22 @@ class LocalArray:
 
     def index(self, number: int) -> _Index:
         """The index of the file of an outer chunk."""
-        path = f"{self.folder}/c/{number}{'/0' * (self.dimensions - 1)}"
-        return _index(path, min(CHUNKS_PER_OBJECT, -(-self.length // self.chunk)))
+        path = self.paths(number) if self.paths else f"{self.folder}/{self.object_key(number)}"
+        return _index(path, self.chunks_in_object, self.tail)
+
+    @property
+    def chunks_in_object(self) -> int:
+        """Inner chunks that an outer chunk has places for."""
+        return min(CHUNKS_PER_OBJECT, -(-self.length // self.chunk))
+
+    def object_key(self, number: int) -> str:
+        """The key of an outer chunk, below that of the array."""
+        return f"c/{number}{'/0' * (self.dimensions - 1)}"
+
+    def object_bytes(self, number: int) -> int:
+        """Bytes of the values of an outer chunk."""
+        first = number * self.chunk * CHUNKS_PER_OBJECT
+        return min(self.chunk * CHUNKS_PER_OBJECT, self.length - first) * self.value_bytes
 
 
 def local_array(folder: str, metadata: Mapping[str, Any]) -> LocalArray:
@@ -143,19 +161,54 @@ class _Index(NamedTuple):
         return list(zip(starts, sizes, strict=True))
 
 
-def _index(path: str, chunks: int) -> _Index:
-    """The index of a file of so many inner chunks."""
+def _index(path: str, chunks: int, tail: int) -> _Index:
+    """The index of a file of so many inner chunks, which ends with other bytes, `tail` of them."""
 
     def read() -> _Index:
         file = _file(path)
-        length = 16 * chunks + _CHECK
-        if file.size < length:
-            raise CorruptData(f"{path} has {file.size} bytes, fewer than the {length} of its index")
-        data = _checked(file.read(file.size - length, length), f"the index of {path}")
-        _check_places(path, np.frombuffer(data, "<u8"), file.size - length)
-        return _Index(path, memoryview(data).cast("Q"))
+        return _read_index(path, chunks, file.size - tail, file.read)
 
     return _indices().get(path, read)
+
+
+def _read_index(path: str, chunks: int, size: int, read: Callable[[int, int], bytes]) -> _Index:
+    """The index of an object of so many inner chunks and bytes, given what reads (offset, size)."""
+    length = 16 * chunks + _CHECK
+    if size < length:
+        raise CorruptData(f"{path} has {size} bytes, fewer than the {length} of its index")
+    data = _checked(read(size - length, length), f"the index of {path}")
+    _check_places(path, np.frombuffer(data, "<u8"), size - length)
+    return _Index(path, memoryview(data).cast("Q"))
+
+
+def check_object(data: bytes, array: LocalArray, number: int, what: str) -> list[bytes]:
+    """The compressed inner chunks of an outer chunk of an array, given its bytes, all checked.
+
+    Raises:
+        CorruptData: it is damaged, or lacks a chunk.
+    """
+    index = _read_index(
+        what, array.chunks_in_object, len(data), lambda at, size: data[at : at + size]
+    )
+    count = -(-array.object_bytes(number) // array.chunk_bytes)
+    return [
+        _checked(data[start : start + size], f"chunk {chunk} of {what}")
+        for chunk, (start, size) in enumerate(index.bounds(0, count))
+    ]
+
+
+def decode_object(data: bytes, array: LocalArray, number: int, what: str) -> bytes:
+    """The values of an outer chunk of an array, given its bytes.
+
+    Raises:
+        CorruptData: as of `check_object`.
+    """
+    frames = check_object(data, array, number, what)
+    try:
+        decoded = _decoded_here(frames, array.chunk_bytes)
+    except zstandard.ZstdError as error:
+        raise CorruptData(f"{what}: {error}") from error
+    return b"".join(decoded)[: array.object_bytes(number)]
 
 
 def _check_places(path: str, places: np.ndarray, end: int) -> None:

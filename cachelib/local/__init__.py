@@ -1,0 +1,1 @@
+"""Local: copies of stored objects in a folder of this machine, kept for reads to come."""
