@@ -617,7 +617,8 @@ class Dataset:
         return self.node.epoch_of(position) if isinstance(self.node, Repeat) else 0
 
     def _indices(self, indices: Iterable[SupportsIndex] | np.ndarray) -> np.ndarray:
-        return as_indices(indices, self.size, grows=not self.endless)
+        size = self.size
+        return as_indices(indices, size, grows=size is None and not self.endless)
 
     def _windows_of_eras(
         self,

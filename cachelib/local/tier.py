@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,7 +98,7 @@ class Tier:
         self.limit = limit
         self._files = Folder(self.folder, limit)
         self._lock = threading.Lock()
-        self._counts = Counts()
+        self._counted = dict.fromkeys((f.name for f in fields(Counts)), 0)
         self._asked: dict[str, Future[None]] = {}
         self._refused: set[str] = set()
         self._elsewhere = 0
@@ -117,7 +117,7 @@ class Tier:
     @property
     def counts(self) -> Counts:
         """What this process has had of it so far."""
-        return replace(self._counts, evicted=self._files.evicted)
+        return Counts(**{**self._counted, "evicted": self._files.evicted})
 
     def wait(self) -> None:
         """Wait until what was asked for so far is downloaded or given up."""
@@ -154,7 +154,7 @@ class Tier:
         name = os.path.basename(path)
         if self._files.has(name):
             self._files.drop(name)
-            self.count(damaged=1)
+            self._count("damaged")
 
     def read_elsewhere(self, size: int) -> None:
         """Say that so many bytes of values were read from where the cache lies.
@@ -192,7 +192,8 @@ class Tier:
             if self._opened(wanted) is None and self._may_take(wanted.size):
                 body, checks = wanted.made()
                 if self._files.put(name, body, checks):
-                    self.count(downloaded=1, downloaded_bytes=len(body))
+                    self._count("downloaded")
+                    self._count("downloaded_bytes", len(body))
                 elif self._files.has(name):  # another user's, that cannot be read or replaced
                     self._refused.add(wanted.path)
         except StorageError:
@@ -213,11 +214,15 @@ class Tier:
                 self._elsewhere -= size
         return room != "none"
 
-    def count(self, **more: int) -> None:
-        """Add to what `counts` tells."""
+    def count(self, hits: int, misses: int) -> None:
+        """Say from where objects were read, as `Counts` has it."""
         with self._lock:
-            told = {name: getattr(self._counts, name) + count for name, count in more.items()}
-            self._counts = replace(self._counts, **told)
+            self._counted["hits"] += hits
+            self._counted["misses"] += misses
+
+    def _count(self, name: str, more: int = 1) -> None:
+        with self._lock:
+            self._counted[name] += more
 
 
 def _most_maps() -> int:

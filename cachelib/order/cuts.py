@@ -64,8 +64,13 @@ def cut(starts: np.ndarray, stops: np.ndarray, bases: np.ndarray) -> Cuts:
     Args:
         bases: int64 of shape (shards + 1,), from 0; empty shards get no cut.
     """
-    starts, stops = starts[stops > starts], stops[stops > starts]
+    filled = stops > starts
+    if not filled.all():
+        starts, stops = starts[filled], stops[filled]
     low = np.searchsorted(bases, starts, side="right") - 1
+    begins = bases[low]
+    if (stops <= bases[low + 1]).all():
+        return Cuts(low, starts - begins, stops - begins)
     high = np.searchsorted(bases, stops, side="left") - 1  # the shard of the last position
     counts = high - low + 1
     shards = ranges(low, counts)
@@ -76,13 +81,17 @@ def cut(starts: np.ndarray, stops: np.ndarray, bases: np.ndarray) -> Cuts:
     return Cuts(shards, first - bases[shards], last - bases[shards])
 
 
-def cut_evenly(cuts: Cuts, size: int) -> Cuts:
-    """The same positions in the same order, cut at the multiples of `size` in each shard too."""
+def cut_evenly(cuts: Cuts, size: int) -> tuple[Cuts, np.ndarray]:
+    """The same positions in the same order, cut at the multiples of `size` in each shard, too.
+
+    Returns:
+        The cuts, and which multiple each begins at or after: int64.
+    """
     first, last = cuts.starts // size, (cuts.stops - 1) // size
+    if (first == last).all():
+        return cuts, first
     counts = last - first + 1
-    if (counts == 1).all():
-        return cuts
-    pieces = ranges(first, counts)
-    starts = np.maximum(np.repeat(cuts.starts, counts), pieces * size)
-    stops = np.minimum(np.repeat(cuts.stops, counts), (pieces + 1) * size)
-    return Cuts(np.repeat(cuts.shards, counts), starts, stops)
+    numbers = ranges(first, counts)
+    starts = np.maximum(np.repeat(cuts.starts, counts), numbers * size)
+    stops = np.minimum(np.repeat(cuts.stops, counts), (numbers + 1) * size)
+    return Cuts(np.repeat(cuts.shards, counts), starts, stops), numbers

@@ -49,6 +49,7 @@ class Arrays:
         self._storage = storage
         self._snapshot = snapshot
         self._tier = tier
+        self._raw = tier is not None and tier.form == "raw"
         self._kept: dict[tuple[str, Kind], Kept] = {}
         self._folder = storage.local_path if chunks.AVAILABLE else None
         self._arrays: Latest[tuple[int, str], Any] = Latest(OPEN_ARRAYS)
@@ -146,19 +147,19 @@ class Arrays:
     ) -> np.ndarray:
         check_fork()  # arrays may be open already
         bases = self.bases(field, kind)
-        if not lengths.any():
+        total = int(lengths.sum())
+        if total == 0:
             dtype, shape = _stored_as(field, kind)
             return np.empty((0, *shape), dtype)
-        chunk = _chunk(field, kind)
+        if self._raw and total >= LONG * len(lengths):
+            return self._values(field, kind, cut(starts, starts + lengths, bases))
+        spans = join(starts, lengths, _chunk(field, kind))
         long = False
         if self._folder is not None or self._tier is not None:
             runs = coalesce(starts, lengths)
-            long = bool(lengths.sum() >= LONG * len(runs[0]))
-        if long and self._tier is not None and self._tier.form == "raw":
-            return self._values(field, kind, cut(*runs, bases))
-        spans = join(starts, lengths, chunk)
+            long = total >= LONG * len(runs[0])
         # What is asked for several times is cheaper read once.
-        if long and lengths.sum() <= 2 * (spans[1] - spans[0]).sum():
+        if long and total <= 2 * (spans[1] - spans[0]).sum():
             return self._values(field, kind, cut(*runs, bases))
         cuts = cut(*spans, bases)
         # What stores nothing was joined over: nothing of it was asked for.
@@ -167,7 +168,7 @@ class Arrays:
         begins = bases[cuts.shards] + cuts.starts
         which = np.searchsorted(begins, starts, side="right") - 1
         wanted = offsets_of(cuts.sizes)[which] + starts - begins[which]
-        if len(buffer) == lengths.sum() and np.array_equal(wanted, offsets_of(lengths)[:-1]):
+        if len(buffer) == total and np.array_equal(wanted, offsets_of(lengths)[:-1]):
             return buffer  # asked for in stored order, and nothing else was read
         return gather(buffer, wanted, lengths)
 
@@ -176,11 +177,11 @@ class Arrays:
         if self._tier is None:
             return self._far(field, kind, cuts)
         kept = self._kept_of(field, kind, self._tier)
-        pieces = cut_evenly(cuts, kept.object_values)
-        here, data = kept.read(pieces, keep=kind == "offsets")
+        pieces, numbers = cut_evenly(cuts, kept.object_values)
+        here, data = kept.read(pieces, numbers, keep=kind == "offsets")
         dtype, shape = _stored_as(field, kind)
         near = np.frombuffer(data, dtype).reshape(-1, *shape)
-        if here.all():
+        if here is None:
             return near
         far = self._far(field, kind, pieces.where(~here))
         if not here.any():

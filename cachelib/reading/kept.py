@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import google_crc32c
 import numpy as np
@@ -22,6 +24,11 @@ from cachelib.reading import chunks
 
 OPEN_ARRAYS = 1024
 """Arrays of which one `Kept` holds the layout."""
+
+LATELY_SECONDS = 1.0
+"""For how long an entry is taken to be there without looking."""
+
+_NUMBER = (1 << 32) - 1  # of an object of an array, in a key whose upper half is the shard
 
 
 class Kept:
@@ -53,72 +60,109 @@ class Kept:
         self._value_bytes = value_bytes
         self._block = chunk * value_bytes
         self.object_values = chunk * CHUNKS_PER_OBJECT
-        self._paths: dict[tuple[int, int], str] = {}
+        self._paths: dict[int, str] = {}
+        self._lately: dict[int, Entry] = {}  # what was found a moment ago
+        self._until = 0.0
         self._arrays: Latest[int, chunks.LocalArray] = Latest(OPEN_ARRAYS)
 
-    def read(self, pieces: Cuts, *, keep: bool) -> tuple[np.ndarray, bytearray]:
+    def read(
+        self, pieces: Cuts, numbers: np.ndarray, *, keep: bool
+    ) -> tuple[np.ndarray | None, bytearray]:
         """What is kept of pieces that lie in one object each; the rest is asked for.
 
         Args:
+            numbers: of the object of each, int64 of shape (pieces,).
             keep: as of `chunks.read`.
 
         Returns:
-            Which pieces are here, bool of shape (pieces,), and the bytes of their values, back to
-            back.
+            Which pieces are here, bool of shape (pieces,), None for all, and the bytes of their
+            values, back to back.
         """
-        numbers = pieces.starts // self.object_values
-        keys = list(zip(pieces.shards.tolist(), numbers.tolist(), strict=True))
-        entries = self._tier.find([self._paths.get(key) or self._path(key) for key in keys])
-        if None in entries:
-            lacking = {key for key, entry in zip(keys, entries, strict=True) if entry is None}
-            found = {key: self._tier.obtain(self._wanted(*key)) for key in lacking}
-            entries = [entry or found.get(key) for key, entry in zip(keys, entries, strict=True)]
+        keys = ((pieces.shards << 32) | numbers).tolist()
+        entries = self._entries(keys)
         if self._tier.form == "raw":
             here, data = self._copied(entries, pieces, numbers)
         else:
             here, data = self._decoded(entries, pieces, keep)
-        hits = int(here.sum())
-        self._tier.count(hits=hits, misses=len(here) - hits)
-        self._tier.read_elsewhere(int(pieces.sizes[~here].sum()) * self._value_bytes)
+        misses = 0 if here is None else int(np.count_nonzero(~here))
+        self._tier.count(len(keys) - misses, misses)
+        if here is not None:
+            self._tier.read_elsewhere(int(pieces.sizes[~here].sum()) * self._value_bytes)
         return here, data
+
+    def _entries(self, keys: list[int]) -> list[Entry | None]:
+        """The entries of objects, by shard and number; those that are not there are asked for."""
+        now = time.monotonic()
+        if now > self._until:
+            self._lately, self._until = {}, now + LATELY_SECONDS
+        lately = self._lately
+        with suppress(KeyError):
+            return [lately[key] for key in keys]
+        fresh = [key for key in dict.fromkeys(keys) if key not in lately]
+        found = self._tier.find([self._path(key) for key in fresh])
+        for key, entry in zip(fresh, found, strict=True):
+            there = entry or self._tier.obtain(self._wanted(key))
+            if there is not None:
+                lately[key] = there
+        return [lately.get(key) for key in keys]
 
     def _copied(
         self, entries: list[Entry | None], pieces: Cuts, numbers: np.ndarray
-    ) -> tuple[np.ndarray, bytearray]:
+    ) -> tuple[np.ndarray | None, bytearray]:
         """Values of mapped entries."""
-        here = [True] * len(entries)
         bases = numbers * self.object_values
         lows = ((pieces.starts - bases) * self._value_bytes).tolist()
         highs = ((pieces.stops - bases) * self._value_bytes).tolist()
-        views = []
-        for i, (entry, low, high) in enumerate(zip(entries, lows, highs, strict=True)):
-            if entry is not None and (entry.unseen is None or self._proves(entry, low, high)):
-                views.append(entry.view[low:high])
-            else:
-                here[i] = False
-        return np.array(here, bool), bytearray().join(views)
+        spans = list(zip(entries, lows, highs, strict=True))
+        if None not in entries:
+            there = cast("list[tuple[Entry, int, int]]", spans)
+            with suppress(CorruptData):
+                views = [
+                    (entry.view if entry.unseen is None else self._proven(entry, low, high))[
+                        low:high
+                    ]
+                    for entry, low, high in there
+                ]
+                return None, bytearray().join(views)
+        here, views = np.zeros(len(spans), bool), []
+        for i, (entry, low, high) in enumerate(spans):
+            if entry is not None:
+                with suppress(CorruptData):
+                    views.append(self._proven(entry, low, high)[low:high])
+                    here[i] = True
+        return here, bytearray().join(views)
 
-    def _proves(self, entry: Entry, low: int, high: int) -> bool:
-        """Whether bytes of a mapped entry are as they were put there; each block is asked once."""
+    def _proven(self, entry: Entry, low: int, high: int) -> memoryview:
+        """The body of a mapped entry, of which some bytes are as they were put there.
+
+        Each block is checked once, when something of it is read first.
+
+        Raises:
+            CorruptData: they are not.
+        """
         unseen = entry.unseen
         if unseen is None:
-            return True
+            return entry.view
         first, end = low // self._block, (high - 1) // self._block + 1
         fresh = False
         while (block := unseen.find(1, first, end)) >= 0:
             data = entry.view[block * self._block : (block + 1) * self._block]
             if google_crc32c.value(bytes(data)) != entry.checks[block]:
-                self._tier.damaged(entry.path)
-                return False
+                self._give_up(entry)
+                raise CorruptData(f"block {block} of {entry.path} does not fit its crc32c")
             unseen[block] = 0
             fresh = True
         if fresh and unseen.find(1) < 0:
             entry.unseen = None
-        return True
+        return entry.view
+
+    def _give_up(self, entry: Entry) -> None:
+        self._lately = {}
+        self._tier.damaged(entry.path)
 
     def _decoded(
         self, entries: list[Entry | None], pieces: Cuts, keep: bool
-    ) -> tuple[np.ndarray, bytearray]:
+    ) -> tuple[np.ndarray | None, bytearray]:
         """Values of entries that are as they are stored; these carry a check for each chunk."""
         here = np.array([entry is not None for entry in entries], bool)
         parts = [
@@ -128,7 +172,7 @@ class Kept:
         if not parts:
             return here, bytearray()
         try:
-            return here, chunks.read(parts, str, keep=keep)
+            return None if here.all() else here, chunks.read(parts, str, keep=keep)
         except (CorruptData, StorageError):
             pass
         data = bytearray()
@@ -139,7 +183,7 @@ class Kept:
                 here[i] = False
                 entry = entries[i]
                 assert entry is not None
-                self._tier.damaged(entry.path)
+                self._give_up(entry)
         return here, data
 
     def _array(self, shard: int) -> chunks.LocalArray:
@@ -148,28 +192,28 @@ class Kept:
         def made() -> chunks.LocalArray:
             key, metadata = self._place(shard)
             array = chunks.local_array(key, metadata)
-            return replace(array, paths=lambda n: self._path((shard, n)), tail=END_BYTES)
+            return replace(array, paths=lambda n: self._path(shard << 32 | n), tail=END_BYTES)
 
         return self._arrays.get(shard, made)
 
-    def _path(self, key: tuple[int, int]) -> str:
-        """The file of an object of the array of a shard."""
+    def _path(self, key: int) -> str:
+        """The file of an object, by shard and number."""
         path = self._paths.get(key)
         if path is None:
-            shard, number = key
-            place, metadata = self._place(shard)
-            what = f"{place}/{number} {json.dumps(metadata, sort_keys=True)}"
+            place, metadata = self._place(key >> 32)
+            what = f"{place}/{key & _NUMBER} {json.dumps(metadata, sort_keys=True)}"
             path = self._paths[key] = self._tier.path(what)
         return path
 
-    def _wanted(self, shard: int, number: int) -> Wanted:
+    def _wanted(self, key: int) -> Wanted:
+        shard, number = key >> 32, key & _NUMBER
         array, raw = self._array(shard), self._tier.form == "raw"
         size = array.object_bytes(number)
-        key = f"{self._place(shard)[0]}/{array.object_key(number)}"
+        place = f"{self._place(shard)[0]}/{array.object_key(number)}"
 
         def made() -> tuple[bytes, np.ndarray]:
-            data = self._storage.read(key)
-            where = self._storage.where(key)
+            data = self._storage.read(place)
+            where = self._storage.where(place)
             if data is None:
                 raise CorruptData(f"{where} is missing")
             if raw:
@@ -179,4 +223,4 @@ class Kept:
             return data, np.empty(0, np.uint32)
 
         checks = -(-size // self._block) if raw else None
-        return Wanted(self._path((shard, number)), size, checks, made)
+        return Wanted(self._path(key), size, checks, made)
