@@ -79,19 +79,3 @@ def cut(starts: np.ndarray, stops: np.ndarray, bases: np.ndarray) -> Cuts:
     filled = last > first
     shards, first, last = shards[filled], first[filled], last[filled]
     return Cuts(shards, first - bases[shards], last - bases[shards])
-
-
-def cut_evenly(cuts: Cuts, size: int) -> tuple[Cuts, np.ndarray]:
-    """The same positions in the same order, cut at the multiples of `size` in each shard, too.
-
-    Returns:
-        The cuts, and which multiple each begins at or after: int64.
-    """
-    first, last = cuts.starts // size, (cuts.stops - 1) // size
-    if (first == last).all():
-        return cuts, first
-    counts = last - first + 1
-    numbers = ranges(first, counts)
-    starts = np.maximum(np.repeat(cuts.starts, counts), numbers * size)
-    stops = np.minimum(np.repeat(cuts.stops, counts), (numbers + 1) * size)
-    return Cuts(np.repeat(cuts.shards, counts), starts, stops), numbers

@@ -22,7 +22,7 @@ from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage, check_fork, read_error
 from cachelib.latest import Latest
 from cachelib.local.tier import Tier
-from cachelib.order.cuts import Cuts, coalesce, cut, cut_evenly, join
+from cachelib.order.cuts import Cuts, coalesce, cut, join
 from cachelib.ragged import LONG, gather, offsets_of
 from cachelib.reading import chunks
 from cachelib.reading.kept import Kept
@@ -49,7 +49,6 @@ class Arrays:
         self._storage = storage
         self._snapshot = snapshot
         self._tier = tier
-        self._raw = tier is not None and tier.form == "raw"
         self._kept: dict[tuple[str, Kind], Kept] = {}
         self._folder = storage.local_path if chunks.AVAILABLE else None
         self._arrays: Latest[tuple[int, str], Any] = Latest(OPEN_ARRAYS)
@@ -151,39 +150,41 @@ class Arrays:
         if total == 0:
             dtype, shape = _stored_as(field, kind)
             return np.empty((0, *shape), dtype)
-        if self._raw and total >= LONG * len(lengths):
-            return self._values(field, kind, cut(starts, starts + lengths, bases))
+        kept = self._kept_of(field, kind)
+        if kept is not None and kept.mapped and total >= LONG * len(lengths):
+            return self._values(field, kind, starts, starts + lengths)
         spans = join(starts, lengths, _chunk(field, kind))
-        long = False
-        if self._folder is not None or self._tier is not None:
+        if self._folder is not None or kept is not None:
             runs = coalesce(starts, lengths)
             long = total >= LONG * len(runs[0])
-        # What is asked for several times is cheaper read once.
-        if long and total <= 2 * (spans[1] - spans[0]).sum():
-            return self._values(field, kind, cut(*runs, bases))
+            # What is asked for several times is cheaper read once.
+            if long and total <= 2 * (spans[1] - spans[0]).sum():
+                return self._values(field, kind, *runs)
         cuts = cut(*spans, bases)
         # What stores nothing was joined over: nothing of it was asked for.
         cuts = cuts.where(self._snapshot.entries.rows[cuts.shards] > 0)
-        buffer = self._values(field, kind, cuts)
         begins = bases[cuts.shards] + cuts.starts
+        buffer = self._values(field, kind, begins, begins + cuts.sizes)
         which = np.searchsorted(begins, starts, side="right") - 1
         wanted = offsets_of(cuts.sizes)[which] + starts - begins[which]
         if len(buffer) == total and np.array_equal(wanted, offsets_of(lengths)[:-1]):
             return buffer  # asked for in stored order, and nothing else was read
         return gather(buffer, wanted, lengths)
 
-    def _values(self, field: Field, kind: Kind, cuts: Cuts) -> np.ndarray:
-        """The values of cuts, back to back."""
-        if self._tier is None:
-            return self._far(field, kind, cuts)
-        kept = self._kept_of(field, kind, self._tier)
-        pieces, numbers = cut_evenly(cuts, kept.object_values)
-        here, data = kept.read(pieces, numbers, keep=kind == "offsets")
+    def _values(
+        self, field: Field, kind: Kind, starts: np.ndarray, stops: np.ndarray
+    ) -> np.ndarray:
+        """The values of ranges, back to back."""
+        kept = self._kept_of(field, kind)
+        if kept is None:
+            return self._far(field, kind, cut(starts, stops, self.bases(field, kind)))
+        pieces = cut(starts, stops, kept.bounds)
+        here, data = kept.read(pieces, keep=kind == "offsets")
         dtype, shape = _stored_as(field, kind)
         near = np.frombuffer(data, dtype).reshape(-1, *shape)
         if here is None:
             return near
-        far = self._far(field, kind, pieces.where(~here))
+        far = self._far(field, kind, kept.by_shard(pieces.where(~here)))
         if not here.any():
             return far
         places = np.empty(len(here), np.int64)
@@ -195,17 +196,19 @@ class Arrays:
         """The values of cuts from where the cache lies."""
         return (self._remote if self._folder is None else self._local)(field, kind, cuts)
 
-    def _kept_of(self, field: Field, kind: Kind, tier: Tier) -> Kept:
-        """An array's objects in the tier; two threads may both make it."""
+    def _kept_of(self, field: Field, kind: Kind) -> Kept | None:
+        """An array's objects in the tier, if there is one; two threads may both make it."""
+        if self._tier is None:
+            return None
         kept = self._kept.get((field.name, kind))
         if kept is None:
             dtype, shape = _stored_as(field, kind)
-            size = np.dtype(dtype).itemsize * math.prod(shape)
             kept = self._kept[field.name, kind] = Kept(
                 self._storage,
-                tier,
+                self._tier,
                 lambda shard: self._place(shard, field, kind),
-                size,
+                self.bases(field, kind),
+                np.dtype(dtype).itemsize * math.prod(shape),
                 _chunk(field, kind),
             )
         return kept

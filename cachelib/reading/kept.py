@@ -20,6 +20,7 @@ from cachelib.local.entry import END_BYTES, checks_of
 from cachelib.local.folder import Entry
 from cachelib.local.tier import Tier, Wanted
 from cachelib.order.cuts import Cuts
+from cachelib.ragged import ranges
 from cachelib.reading import chunks
 
 OPEN_ARRAYS = 1024
@@ -27,8 +28,6 @@ OPEN_ARRAYS = 1024
 
 LATELY_SECONDS = 1.0
 """For how long an entry is taken to be there without looking."""
-
-_NUMBER = (1 << 32) - 1  # of an object of an array, in a key whose upper half is the shard
 
 
 class Kept:
@@ -42,8 +41,12 @@ class Kept:
         storage: of the cache.
         tier: where objects are kept.
         place: key and metadata of the array of a shard.
+        bases: where the array of each shard begins among all, and the end: int64 (shards + 1,).
         value_bytes: of a value of the array.
         chunk: values in an inner chunk.
+
+    Attributes:
+        bounds: where each object begins among all, and the end: int64 of shape (objects + 1,).
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Kept:
         storage: Storage,
         tier: Tier,
         place: Callable[[int], tuple[str, dict[str, Any]]],
+        bases: np.ndarray,
         value_bytes: int,
         chunk: int,
     ) -> None:
@@ -59,60 +63,69 @@ class Kept:
         self._place = place
         self._value_bytes = value_bytes
         self._block = chunk * value_bytes
-        self.object_values = chunk * CHUNKS_PER_OBJECT
+        self._object_values = chunk * CHUNKS_PER_OBJECT
+        counts = -(-np.diff(bases) // self._object_values)
+        self._shards = np.repeat(np.arange(len(counts)), counts)
+        self._numbers = ranges(np.zeros_like(counts), counts)
+        begins = bases[self._shards] + self._numbers * self._object_values
+        self.bounds = np.append(begins, bases[-1])
         self._paths: dict[int, str] = {}
         self._lately: dict[int, Entry] = {}  # what was found a moment ago
         self._until = 0.0
         self._arrays: Latest[int, chunks.LocalArray] = Latest(OPEN_ARRAYS)
 
-    def read(
-        self, pieces: Cuts, numbers: np.ndarray, *, keep: bool
-    ) -> tuple[np.ndarray | None, bytearray]:
-        """What is kept of pieces that lie in one object each; the rest is asked for.
+    @property
+    def mapped(self) -> bool:
+        """Whether values are copied from maps, and nothing is decoded."""
+        return self._tier.form == "raw"
+
+    def by_shard(self, pieces: Cuts) -> Cuts:
+        """Pieces of objects as pieces of the arrays of shards."""
+        before = self._numbers[pieces.shards] * self._object_values
+        return Cuts(self._shards[pieces.shards], pieces.starts + before, pieces.stops + before)
+
+    def read(self, pieces: Cuts, *, keep: bool) -> tuple[np.ndarray | None, bytearray]:
+        """What is kept of pieces of objects; the rest is asked for.
 
         Args:
-            numbers: of the object of each, int64 of shape (pieces,).
+            pieces: cut at `bounds`, so that objects take the place of shards.
             keep: as of `chunks.read`.
 
         Returns:
             Which pieces are here, bool of shape (pieces,), None for all, and the bytes of their
             values, back to back.
         """
-        keys = ((pieces.shards << 32) | numbers).tolist()
-        entries = self._entries(keys)
-        if self._tier.form == "raw":
-            here, data = self._copied(entries, pieces, numbers)
-        else:
-            here, data = self._decoded(entries, pieces, keep)
+        entries = self._entries(pieces.shards.tolist())
+        read = self._copied if self.mapped else self._decoded
+        here, data = read(entries, pieces, keep)
         misses = 0 if here is None else int(np.count_nonzero(~here))
-        self._tier.count(len(keys) - misses, misses)
+        self._tier.count(len(entries) - misses, misses)
         if here is not None:
             self._tier.read_elsewhere(int(pieces.sizes[~here].sum()) * self._value_bytes)
         return here, data
 
-    def _entries(self, keys: list[int]) -> list[Entry | None]:
-        """The entries of objects, by shard and number; those that are not there are asked for."""
+    def _entries(self, objects: list[int]) -> list[Entry | None]:
+        """The entries of objects; those that are not there are asked for."""
         now = time.monotonic()
         if now > self._until:
             self._lately, self._until = {}, now + LATELY_SECONDS
         lately = self._lately
         with suppress(KeyError):
-            return [lately[key] for key in keys]
-        fresh = [key for key in dict.fromkeys(keys) if key not in lately]
-        found = self._tier.find([self._path(key) for key in fresh])
-        for key, entry in zip(fresh, found, strict=True):
-            there = entry or self._tier.obtain(self._wanted(key))
+            return [lately[each] for each in objects]
+        fresh = [each for each in dict.fromkeys(objects) if each not in lately]
+        found = self._tier.find([self._path(each) for each in fresh])
+        for each, entry in zip(fresh, found, strict=True):
+            there = entry or self._tier.obtain(self._wanted(each))
             if there is not None:
-                lately[key] = there
-        return [lately.get(key) for key in keys]
+                lately[each] = there
+        return [lately.get(each) for each in objects]
 
     def _copied(
-        self, entries: list[Entry | None], pieces: Cuts, numbers: np.ndarray
+        self, entries: list[Entry | None], pieces: Cuts, keep: bool
     ) -> tuple[np.ndarray | None, bytearray]:
         """Values of mapped entries."""
-        bases = numbers * self.object_values
-        lows = ((pieces.starts - bases) * self._value_bytes).tolist()
-        highs = ((pieces.stops - bases) * self._value_bytes).tolist()
+        lows = (pieces.starts * self._value_bytes).tolist()
+        highs = (pieces.stops * self._value_bytes).tolist()
         spans = list(zip(entries, lows, highs, strict=True))
         if None not in entries:
             there = cast("list[tuple[Entry, int, int]]", spans)
@@ -167,7 +180,7 @@ class Kept:
         here = np.array([entry is not None for entry in entries], bool)
         parts = [
             chunks.Part(self._array(shard), low, high)
-            for shard, low, high in pieces.where(here).bounds()
+            for shard, low, high in self.by_shard(pieces.where(here)).bounds()
         ]
         if not parts:
             return here, bytearray()
@@ -192,22 +205,23 @@ class Kept:
         def made() -> chunks.LocalArray:
             key, metadata = self._place(shard)
             array = chunks.local_array(key, metadata)
-            return replace(array, paths=lambda n: self._path(shard << 32 | n), tail=END_BYTES)
+            first = int(np.searchsorted(self._shards, shard))
+            return replace(array, paths=lambda n: self._path(first + n), tail=END_BYTES)
 
         return self._arrays.get(shard, made)
 
-    def _path(self, key: int) -> str:
-        """The file of an object, by shard and number."""
-        path = self._paths.get(key)
+    def _path(self, each: int) -> str:
+        """The file of an object."""
+        path = self._paths.get(each)
         if path is None:
-            place, metadata = self._place(key >> 32)
-            what = f"{place}/{key & _NUMBER} {json.dumps(metadata, sort_keys=True)}"
-            path = self._paths[key] = self._tier.path(what)
+            place, metadata = self._place(int(self._shards[each]))
+            what = f"{place}/{self._numbers[each]} {json.dumps(metadata, sort_keys=True)}"
+            path = self._paths[each] = self._tier.path(what)
         return path
 
-    def _wanted(self, key: int) -> Wanted:
-        shard, number = key >> 32, key & _NUMBER
-        array, raw = self._array(shard), self._tier.form == "raw"
+    def _wanted(self, each: int) -> Wanted:
+        shard, number = int(self._shards[each]), int(self._numbers[each])
+        array = self._array(shard)
         size = array.object_bytes(number)
         place = f"{self._place(shard)[0]}/{array.object_key(number)}"
 
@@ -216,11 +230,11 @@ class Kept:
             where = self._storage.where(place)
             if data is None:
                 raise CorruptData(f"{where} is missing")
-            if raw:
+            if self.mapped:
                 values = chunks.decode_object(data, array, number, where)
                 return values, checks_of(values, self._block)
             chunks.check_object(data, array, number, where)
             return data, np.empty(0, np.uint32)
 
-        checks = -(-size // self._block) if raw else None
-        return Wanted(self._path(key), size, checks, made)
+        checks = -(-size // self._block) if self.mapped else None
+        return Wanted(self._path(each), size, checks, made)
