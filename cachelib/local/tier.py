@@ -29,6 +29,10 @@ MAPS = 16_384
 """Entries that one process keeps mapped; systems let it map some 65,000."""
 
 
+FULL_SECONDS = 1.0
+"""For how long nothing is asked for once there was no room."""
+
+
 @dataclass(frozen=True)
 class Counts:
     """What one process has had of its tier.
@@ -102,6 +106,7 @@ class Tier:
         self._asked: dict[str, Future[None]] = {}
         self._refused: set[str] = set()
         self._elsewhere = 0
+        self._full_until = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tier, (self.folder, self.form, self.limit)
@@ -181,6 +186,8 @@ class Tier:
         with self._lock:
             if path in self._asked or path in self._refused or not self._files.takes:
                 return
+            if time.monotonic() < self._full_until:
+                return
             with suppress(RuntimeError):  # Python is ending and starts nothing more
                 self._asked[path] = _threads().submit(self._download, wanted)
 
@@ -207,12 +214,12 @@ class Tier:
     def _may_take(self, size: int) -> bool:
         """Whether an entry of so many bytes may be downloaded now."""
         room = self._files.room(size)
-        if room == "evicting":
-            with self._lock:
-                if self._elsewhere < size:
-                    return False
-                self._elsewhere -= size
-        return room != "none"
+        with self._lock:
+            if room == "free" or (room == "evicting" and self._elsewhere >= size):
+                self._elsewhere -= size if room == "evicting" else 0
+                return True
+            self._full_until = time.monotonic() + FULL_SECONDS
+            return False
 
     def count(self, hits: int, misses: int) -> None:
         """Say from where objects were read, as `Counts` has it."""
