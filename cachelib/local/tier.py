@@ -153,12 +153,11 @@ class Tier:
             self._ask(wanted)
         return entry
 
-    def damaged(self, path: str) -> None:
-        """Give up an entry that has turned out to be damaged, or to be gone."""
+    def give_up(self, path: str, damaged: bool) -> None:
+        """Know no more of an entry, and remove it if it has turned out to be damaged."""
         _entries().forget(path)
-        name = os.path.basename(path)
-        if self._files.has(name):
-            self._files.drop(name)
+        if damaged:
+            self._files.drop(os.path.basename(path))
             self._count("damaged")
 
     def read_elsewhere(self, size: int) -> None:
@@ -174,7 +173,7 @@ class Tier:
         try:
             entry = self._files.open(os.path.basename(wanted.path), wanted.checks)
         except CorruptData:
-            self.damaged(wanted.path)
+            self.give_up(wanted.path, damaged=True)
             return None
         if entry is not None:
             _entries().keep([(wanted.path, entry)])

@@ -169,9 +169,10 @@ class Kept:
             entry.unseen = None
         return entry.view
 
-    def _give_up(self, entry: Entry) -> None:
+    def _give_up(self, entry: Entry, damaged: bool = True) -> None:
+        """Look for an entry anew, and if it is damaged, fetch it again."""
         self._lately = {}
-        self._tier.damaged(entry.path)
+        self._tier.give_up(entry.path, damaged)
 
     def _decoded(
         self, entries: list[Entry | None], pieces: Cuts, keep: bool
@@ -192,11 +193,12 @@ class Kept:
         for i, part in zip(np.flatnonzero(here).tolist(), parts, strict=True):
             try:
                 data += chunks.read([part], str, keep=keep)
-            except (CorruptData, StorageError):
+            except (CorruptData, StorageError) as error:
                 here[i] = False
                 entry = entries[i]
                 assert entry is not None
-                self._give_up(entry)
+                # A file that is not there was evicted, and may be there again.
+                self._give_up(entry, damaged=not isinstance(error.__cause__, OSError))
         return here, data
 
     def _array(self, shard: int) -> chunks.LocalArray:
