@@ -174,10 +174,15 @@ class Folder:
         """Whether there is a file of this name."""
         return os.path.lexists(os.path.join(self.path, name))
 
-    def drop(self, name: str) -> None:
-        """Remove an entry, if that is allowed."""
-        with suppress(OSError):
+    def drop(self, name: str) -> bool:
+        """Remove an entry, if that is allowed; False where it is not there any more."""
+        try:
             os.unlink(os.path.join(self.path, name))
+        except FileNotFoundError:
+            return False
+        except OSError:
+            pass  # that of another user
+        return True
 
     def room(self, size: int) -> Room:
         """Whether an entry of so many bytes fits, as things are or once others are evicted."""

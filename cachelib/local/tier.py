@@ -156,8 +156,7 @@ class Tier:
     def give_up(self, path: str, damaged: bool) -> None:
         """Know no more of an entry, and remove it if it has turned out to be damaged."""
         _entries().forget(path)
-        if damaged:
-            self._files.drop(os.path.basename(path))
+        if damaged and self._files.drop(os.path.basename(path)):
             self._count("damaged")
 
     def read_elsewhere(self, size: int) -> None:

@@ -110,8 +110,10 @@ class Kept:
         if now > self._until:
             self._lately, self._until = {}, now + LATELY_SECONDS
         lately = self._lately
-        with suppress(KeyError):
+        try:
             return [lately[each] for each in objects]
+        except KeyError:
+            pass  # some are to be looked for
         fresh = [each for each in dict.fromkeys(objects) if each not in lately]
         found = self._tier.find([self._path(each) for each in fresh])
         for each, entry in zip(fresh, found, strict=True):
@@ -126,19 +128,20 @@ class Kept:
         """Values of mapped entries."""
         lows = (pieces.starts * self._value_bytes).tolist()
         highs = (pieces.stops * self._value_bytes).tolist()
-        spans = list(zip(entries, lows, highs, strict=True))
         if None not in entries:
-            there = cast("list[tuple[Entry, int, int]]", spans)
-            with suppress(CorruptData):
+            there = cast("list[Entry]", entries)
+            try:
                 views = [
                     (entry.view if entry.unseen is None else self._proven(entry, low, high))[
                         low:high
                     ]
-                    for entry, low, high in there
+                    for entry, low, high in zip(there, lows, highs)  # noqa: B905, for speed
                 ]
                 return None, bytearray().join(views)
-        here, views = np.zeros(len(spans), bool), []
-        for i, (entry, low, high) in enumerate(spans):
+            except CorruptData:
+                pass  # which one is found below
+        here, views = np.zeros(len(entries), bool), []
+        for i, (entry, low, high) in enumerate(zip(entries, lows, highs, strict=True)):
             if entry is not None:
                 with suppress(CorruptData):
                     views.append(self._proven(entry, low, high)[low:high])
