@@ -338,8 +338,10 @@ class Cache:
                 f"{lengths.shape}"
             )
         total = self.elements(field)
-        wrong = (starts < 0) | (lengths < 0) | (lengths > total - starts)
-        if wrong.any():
+        if len(starts) and (
+            min(starts.min(), lengths.min()) < 0 or (starts - total + lengths).max() > 0
+        ):
+            wrong = (starts < 0) | (lengths < 0) | (lengths > total - starts)
             at = int(np.argmax(wrong))
             raise IndexError(
                 f"a slice of {lengths[at]} from {starts[at]} is not inside the {total} values of "

@@ -64,13 +64,13 @@ def cut(starts: np.ndarray, stops: np.ndarray, bases: np.ndarray) -> Cuts:
     Args:
         bases: int64 of shape (shards + 1,), from 0; empty shards get no cut.
     """
-    filled = stops > starts
-    if not filled.all():
-        starts, stops = starts[filled], stops[filled]
     low = np.searchsorted(bases, starts, side="right") - 1
     begins = bases[low]
-    if (stops <= bases[low + 1]).all():
+    # Most often nothing is to be cut.
+    if ((stops > starts) & (stops <= bases[np.minimum(low + 1, len(bases) - 1)])).all():
         return Cuts(low, starts - begins, stops - begins)
+    starts, stops = starts[stops > starts], stops[stops > starts]
+    low = np.searchsorted(bases, starts, side="right") - 1
     high = np.searchsorted(bases, stops, side="left") - 1  # the shard of the last position
     counts = high - low + 1
     shards = ranges(low, counts)
