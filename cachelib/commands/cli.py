@@ -20,6 +20,7 @@ import numpy as np
 from cachelib.cache import Cache
 from cachelib.commands import versions
 from cachelib.commands.history import Step, steps
+from cachelib.commands.options import at_least_one
 from cachelib.commands.printing import print_json, print_table, printable
 from cachelib.commands.stats import (
     QUANTILES,
@@ -103,7 +104,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
     if command in ("ls", "stats"):
         parser.add_argument("--json", action="store_true", help="print JSON")
     if command == "head":
-        parser.add_argument("-n", type=_count, default=5, help="rows to show (5)")
+        parser.add_argument("-n", type=at_least_one, default=5, help="rows to show (5)")
         parser.add_argument("--row", type=int, help="index of the first row; -1 is the last one")
         parser.add_argument("--full", action="store_true", help="do not shorten long rows")
     if command == "verify":
@@ -131,13 +132,6 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         help=f"what loader.description() gave; else {DESCRIPTION} beside the state, or a folder up",
     )
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each row")
-
-
-def _count(text: str) -> int:
-    """A number of rows, from 1 on."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows from 1 on")
-    return int(text)
 
 
 def _storage(location: str) -> Storage:

@@ -9,6 +9,7 @@ from typing import Any
 
 from cachelib.cache import Cache
 from cachelib.commands.history import Difference, Step, between, missing_objects, steps
+from cachelib.commands.options import at_least_one
 from cachelib.commands.printing import print_json, print_table, printable
 from cachelib.errors import ForebayError
 from cachelib.format.ledger import Ledger
@@ -24,7 +25,7 @@ SHOWN = 20
 def add_options(parser: argparse.ArgumentParser, command: str) -> None:
     """What each of these commands takes besides the cache."""
     if command == "log":
-        parser.add_argument("-n", type=int, metavar="N", help="the newest N versions only")
+        parser.add_argument("-n", type=at_least_one, metavar="N", help="the newest N versions only")
         parser.add_argument("--version", type=int, help="up to this version, not the newest")
     elif command == "diff":
         parser.add_argument("first", type=int, metavar="OLD", help="a version")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -51,8 +52,8 @@ class Condition(Protocol):
 class Comparisons:
     """Comparisons that must all hold: (column, operator, value) each.
 
-    A column is one number or truth value a row, or text, which is compared with `str`. "in" and
-    "not in" take a list of values, the others one; text has no order.
+    A column is one number, truth value or text a row, and is compared with numbers, `bool` or `str`
+    alone. "in" and "not in" take a list of values, the others one; text has no order.
     """
 
     comparisons: tuple[tuple[str, str, Any], ...]
@@ -222,6 +223,13 @@ def _plain(value: Any) -> bool | int | float | str:
     return value
 
 
+def _kind(value: Any) -> str:
+    """What a value is: only like is compared with like, though numpy takes True for 1."""
+    if isinstance(value, str):
+        return "text"
+    return "truth values" if isinstance(value, (bool, np.bool_)) else "numbers"
+
+
 def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
@@ -233,11 +241,13 @@ def _compared(name: str, column: Any, operator: str, value: Any) -> np.ndarray:
             f"column {name!r} has no one value a row that could be compared: give a function"
         )
     values = value if operator in _AMONG else (value,)
+    holds = "text" if is_text else _kind(column.dtype.type(0))
     for each in values:
-        if isinstance(each, str) != is_text:
+        if _kind(each) != holds:
             kind = "text" if is_text else f"{column.dtype}"
-            text = f'; text stands in quotes, as in "{each}"' if is_text else ""
-            raise TypeError(f"column {name!r} of {kind} cannot be compared with {each!r}{text}")
+            quoted = f'; text stands in quotes, as in "{json.dumps(each)}"'
+            why = quoted if is_text else f": it holds {holds}"
+            raise TypeError(f"column {name!r} of {kind} cannot be compared with {each!r}{why}")
     if operator in _ORDERED:
         if is_text:
             raise ValueError(f"column {name!r} is text, which has no order: {operator!r} is none")

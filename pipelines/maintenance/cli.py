@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cachelib.commands.options import at_least_one
 from cachelib.errors import ForebayError
 from cachelib.format.storage import Storage
 from cachelib.nodes.where import OPERATORS
@@ -54,16 +55,11 @@ def main(arguments: Sequence[str]) -> int:
         _tell_collection(done, known.json)
         return 0
     (_tell_compaction if command == "compact" else _tell_deletion)(done)
-    if command == "delete" and known.report is not None and done.version is not None:
+    if command == "delete" and known.report is not None:
         try:
             _report(done, known.report)
         except OSError as error:
-            print(
-                f"forebay: the rows were deleted, but {known.report} cannot be written: "
-                f"{error.strerror}. Their indices: forebay diff {done.url} "
-                f"{done.version - 1} {done.version}",
-                file=sys.stderr,
-            )
+            print(f"forebay: {_unreported(done, known.report, error)}", file=sys.stderr)
             return 1
     return 0
 
@@ -133,7 +129,11 @@ def _add_gc(parser: argparse.ArgumentParser) -> None:
         "expire."
     )
     parser.add_argument(
-        "--keep", type=int, default=KEEP, metavar="N", help=f"Newest versions to keep ({KEEP})."
+        "--keep",
+        type=at_least_one,
+        default=KEEP,
+        metavar="N",
+        help=f"Newest versions to keep ({KEEP}).",
     )
     parser.add_argument(
         "--younger", type=_age, default="7d", metavar="AGE",
@@ -152,9 +152,12 @@ def _age(text: str) -> float:
 
 def _size(text: str) -> int:
     try:
-        return int(parse_size(text))
+        found = int(parse_size(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+    if found < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: a shard holds a byte at least")
+    return found
 
 
 def _comparison(text: str) -> tuple[str, str, Any]:
@@ -260,9 +263,22 @@ def _check_writable(path: Path) -> None:
 
 
 def _report(changed: Changed, path: Path) -> None:
-    assert changed.version is not None
+    """Name the rows that were deleted in a file, which is empty where none were."""
     with path.open("w", encoding="utf-8") as file:
+        if changed.version is None:
+            return
         for row, source, position in deleted_rows(Storage(changed.url), changed.version):
             line = {"row": row, "source": source, "position": position}
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
     print(f"  the rows are named in {path}")
+
+
+def _unreported(changed: Changed, path: Path, error: OSError) -> str:
+    """That a report could not be written when all else was done."""
+    fault = f"{path} cannot be written: {error.strerror}"
+    if changed.version is None:
+        return f"no row was deleted, but {fault}"
+    versions = f"{changed.version - 1} {changed.version}"
+    return (
+        f"the rows were deleted, but {fault}. Their indices: forebay diff {changed.url} {versions}"
+    )

@@ -187,7 +187,7 @@ def test_head_shows_one_row_at_least(
 ) -> None:
     with pytest.raises(SystemExit):
         run(capsys, "head", cache, "-n", count)
-    assert f"argument -n: '{count}' is no number of rows" in capsys.readouterr().err
+    assert f"argument -n: '{count}' is no whole number from 1 on" in capsys.readouterr().err
 
 
 def test_head_cannot_garble_a_terminal(cache: str, capsys: pytest.CaptureFixture[str]) -> None:

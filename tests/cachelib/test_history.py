@@ -49,6 +49,16 @@ def test_each_version_tells_what_it_changed(storage: Storage) -> None:
     assert len(steps(storage, 2)) == 3
 
 
+@pytest.mark.parametrize("number", ["0", "-1", "-5", "x"])
+def test_log_shows_one_version_at_least(
+    storage: Storage, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(capsys, "log", storage.url, "-n", number)
+    assert ended.value.code == 2
+    assert f"argument -n: '{number}' is no whole number from 1 on" in capsys.readouterr().err
+
+
 def test_log_shows_the_newest_first(storage: Storage, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "pin", storage.url, "run17", "--version", "1")[0] == 0
     status, out, err = run(capsys, "log", storage.url)

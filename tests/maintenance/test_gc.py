@@ -525,11 +525,13 @@ def test_the_command_tells_what_it_did(changed: Path, capsys: pytest.CaptureFixt
     assert "expired    0 to 2: 3 new" in said
     assert main([*arguments, "--json"]) == 0
     assert '"attempts": 0' in capsys.readouterr().out
-    for wrong in ("7", "x", "-1d"):
-        with pytest.raises(SystemExit):
-            main(["gc", str(changed), f"--younger={wrong}"])
-    assert main(["gc", str(changed), "--keep", "0"]) == 1
-    assert "keep must be at least 1" in capsys.readouterr().err
+    for wrong in ("--younger=7", "--younger=x", "--younger=-1d", "--keep=0", "--keep=-1"):
+        with pytest.raises(SystemExit) as ended:
+            main(["gc", str(changed), wrong])
+        assert ended.value.code == 2
+    assert "argument --keep: '0' is no whole number from 1 on" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="keep must be at least 1"):
+        gc(changed, keep=0)
     assert main(["gc", str(changed / "nothing")]) == 1
     assert "there is no cache here" in capsys.readouterr().err
 

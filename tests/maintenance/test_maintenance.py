@@ -445,9 +445,23 @@ def test_a_report_that_fails_after_the_deletion_is_told(
     assert "the rows were deleted, but /dev/full cannot be written: No space" in err
     assert f"forebay diff file://{path}/ {version - 1} {version}" in err
     assert main(full) == 0  # there is nothing more to delete or to name
+
+
+def test_a_report_of_nothing_is_empty(path: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.jsonl"
-    assert main([*full[:-1], str(report)]) == 0
-    assert not report.exists()
+    report.write_text('{"row": 7}\n')  # of an earlier deletion
+    assert main(["delete", str(path), "--source", "none", "--report", str(report)]) == 0
+    assert report.read_text() == ""
+
+
+@pytest.mark.parametrize("size", ["0", "0KB", "-1"])
+def test_a_shard_of_no_bytes_is_a_usage_error(
+    path: Path, size: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["compact", str(path), f"--shard-bytes={size}"])
+    assert ended.value.code == 2
+    assert f"argument --shard-bytes: '{size}' is no size" in capsys.readouterr().err
 
 
 def test_a_compaction_that_packed_nothing_for_others_says_so(
@@ -468,3 +482,14 @@ def test_a_number_for_text_is_told_how_to_quote(
     said = "column 'id' of text cannot be compared with 5; text stands in quotes, as in \"5\""
     assert said in capsys.readouterr().err
     assert main(["delete", str(path), "--where", 'id == "5"']) == 0
+
+
+def test_a_truth_value_for_a_number_deletes_nothing(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = cachelib.open(path)
+    for comparison, literal in (("score < true", "True"), ("score in [0, false]", "False")):
+        assert main(["delete", str(path), "--where", comparison]) == 1
+        said = f"column 'score' of float32 cannot be compared with {literal}: it holds numbers"
+        assert said in capsys.readouterr().err
+    assert cachelib.open(path).version == before.version

@@ -192,6 +192,32 @@ def test_refuses_what_does_not_fit_text(texts):
         cache.where([("tokens", "==", 3)])
 
 
+@pytest.mark.parametrize(
+    ("comparison", "said"),
+    [
+        (("score", "<", True), "'score' of float32 cannot be compared with True: it holds numbers"),
+        (("score", "==", np.True_), "'score' of float32 cannot be compared with True"),
+        (("score", "in", [0.5, False]), "'score' of float32 cannot be compared with False"),
+        (("score", "not in", [True]), "'score' of float32 cannot be compared with True"),
+        (("good", "==", 1), "'good' of bool cannot be compared with 1: it holds truth values"),
+        (("good", ">", 0.5), "'good' of bool cannot be compared with 0.5"),
+        (("good", "in", [True, np.int64(0)]), "'good' of bool cannot be compared with 0"),
+        (("good", "==", "true"), "'good' of bool cannot be compared with 'true'"),
+        (
+            ("lang", "==", True),
+            "'lang' of text cannot be compared with True; text stands in quotes, as in \"true\"",
+        ),
+    ],
+)
+def test_refuses_truth_values_for_numbers_and_numbers_for_truth_values(texts, comparison, said):
+    cache, _, _ = texts
+    with pytest.raises(TypeError, match=said):
+        cache.where([comparison])
+    with pytest.raises(TypeError, match="'label' of int64 cannot be compared with True"):
+        ROWS.where([("label", ">", True)])
+    assert len(cache.where([("good", "in", [np.True_, False])])) == len(cache)
+
+
 def test_refuses_functions():
     wrong: list[Any] = [lambda columns: columns["label"] > 3, test_refuses.__call__, max]
     for function in wrong:
