@@ -1,7 +1,8 @@
-"""Words: counts and sizes as people read them."""
+"""Words: counts, sizes and names of files as people read them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,15 @@ def size(count: float) -> str:
 def about(count: float) -> str:
     """An estimate to two digits, as in "12,000,000"."""
     return f"{float(f'{count:.2g}'):,.0f}"
+
+
+def legible(text: str) -> str:
+    """Names of files, and what is said with them, as valid Unicode.
+
+    Bytes of names that are not UTF-8 are written as in ``\\xff``, here and in all outputs.
+    """
+    others = re.sub(r"[\ud800-\udc7f\udd00-\udfff]", lambda c: f"\\u{ord(c[0]):04x}", text)
+    return others.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def example(reject: Mapping[str, Any], characters: int = 80) -> str:

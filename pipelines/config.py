@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -52,13 +54,30 @@ def _column_type(kind: str) -> str:
     return kind
 
 
+def _a_number(value: Any) -> Any:
+    """A value that is no number but would be taken for one is refused."""
+    if isinstance(value, bool):
+        raise ValueError("expected a number")
+    try:
+        finite = math.isfinite(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return value  # pydantic says what is wrong with it
+    if not finite:
+        raise ValueError("expected a finite number")
+    return value
+
+
+_Count = Annotated[int, BeforeValidator(_a_number)]
+_Number = Annotated[float, BeforeValidator(_a_number)]
+
+
 class HoldoutConfig(BaseModel):
     """What is held out of a build."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    fraction: float = Field(gt=0, lt=1)
-    seed: int = Field(0, ge=0, lt=1 << 64)
+    fraction: _Number = Field(gt=0, lt=1)
+    seed: _Count = Field(0, ge=0, lt=1 << 64)
 
 
 class BuildConfig(BaseModel):
@@ -133,7 +152,7 @@ class BuildConfig(BaseModel):
         "named TO-holdout; or fraction and seed, as in 0.01:7.",
         examples=["0.01:7"],
     )
-    max_reject_rate: float = Field(
+    max_reject_rate: _Number = Field(
         0.01,
         ge=0,
         le=1,
@@ -145,7 +164,7 @@ class BuildConfig(BaseModel):
         description="What to do about sources that changed since they were taken in.",
         examples=["skip"],
     )
-    split_bytes: int = Field(
+    split_bytes: _Count = Field(
         SPLIT_BYTES,
         ge=1 << 10,
         le=1 << 40,
@@ -181,7 +200,7 @@ class BuildConfig(BaseModel):
     runner: str = Field(
         "embedded", description="embedded, dask, bundles, or the name of a Beam runner."
     )
-    workers: int = Field(
+    workers: _Count = Field(
         0,
         ge=0,
         le=1024,
@@ -327,28 +346,28 @@ class GrowthConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    every: float = Field(
+    every: _Number = Field(
         1.0,
         gt=0,
         le=86_400,
         description="Seconds from one look for new files to the next.",
         examples=["10"],
     )
-    settle: float = Field(
+    settle: _Number = Field(
         2.0,
         ge=0,
         le=86_400,
         description="Seconds for which a file must not have changed before it is taken in.",
         examples=["30"],
     )
-    seal_after: float = Field(
+    seal_after: _Number = Field(
         60.0,
         gt=0,
         description="Seconds after which new rows are sealed as an era, which is what readers "
         "that follow the cache are served.",
         examples=["300"],
     )
-    seal_bytes: int = Field(
+    seal_bytes: _Count = Field(
         64 << 20,
         ge=1,
         description="Bytes of new token ids at which an era is sealed before that.",

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cachelib.errors import EngineError, ForebayError
+from cachelib.words import legible
 from pipelines.config import ConfigError
 from pipelines.progress import Terminal
 
@@ -39,14 +40,15 @@ def failed(error: Exception, verbose: bool) -> int:
         Exception: the error itself, where it is the engine's and all is to be told.
     """
     if isinstance(error, ForebayError):
-        print(f"forebay: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"forebay: {type(error).__name__}: {legible(str(error))}", file=sys.stderr)
         if isinstance(error, EngineError):
             print(_GOES_ON, file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     if verbose:
         raise error
     print(
-        f"forebay: the engine failed: {_last_line(error)}\n{_GOES_ON}. --verbose tells more",
+        f"forebay: the engine failed: {legible(_last_line(error))}\n"
+        f"{_GOES_ON}. --verbose tells more",
         file=sys.stderr,
     )
     return 1

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from cachelib.words import counted
+from cachelib.words import counted, legible
 from pipelines.cli import naming_misspelt, options_of, parser_of, unknown
 from pipelines.config import (
     NOT_GROWING,
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     def tell(line: str) -> None:
         screen.end()
         if not known.quiet:
-            print(time.strftime("%H:%M:%S"), line, flush=True)
+            print(time.strftime("%H:%M:%S"), legible(line), flush=True)
 
     def stop(signum: int, frame: object) -> None:
         if stopped.is_set():
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
                     config, growth, stopped=stopped, tell=tell, beam_arguments=beam_arguments
                 )
             else:
-                # A log would get a line for nearly every batch; each commit has one anyway.
+                # A log would get many lines; each batch has one in the end anyway.
                 show = screen.show if screen.live and not known.quiet else None
                 seen = watch(
                     config,
@@ -106,7 +106,22 @@ def _print_seen(seen: Tally, as_json: bool) -> None:
     if as_json:
         print(json.dumps(seen.to_json()))
         return
-    print(f"{seen.url} version {seen.version}: {counted(seen.rows, 'row')}")
+    _print_taken(seen)
+    print(f"  changed      {counted(len(seen.changed), 'file')} left out")
+    print(f"  vanished     {counted(seen.vanished, 'file')}")
+    print(f"  set aside    {counted(len(seen.damaged), 'file')}")
+    for name, fault in sorted(seen.damaged.items()):
+        print(f"    {name}: {fault}")
+    if seen.holdout is not None:
+        _print_taken(seen.holdout)
+
+
+def _print_taken(seen: Tally) -> None:
+    """What a cache holds, and what was taken into it."""
+    if seen.version < 0:
+        print(f"{seen.url}: no cache was made, since nothing was taken in")
+    else:
+        print(f"{seen.url} version {seen.version}: {counted(seen.rows, 'row')}")
     print(
         f"  taken in     {counted(seen.files, 'file')}, {counted(seen.records, 'record')}: "
         f"{counted(seen.new_rows, 'row')} and {counted(seen.new_tokens, 'token')} in "
@@ -114,8 +129,3 @@ def _print_seen(seen: Tally, as_json: bool) -> None:
     )
     rejected = ", ".join(f"{count:,} x {reason}" for reason, count in seen.rejects.items())
     print(f"  rejects      {sum(seen.rejects.values()):,}{f': {rejected}' if rejected else ''}")
-    print(f"  changed      {counted(len(seen.changed), 'file')} left out")
-    print(f"  vanished     {counted(seen.vanished, 'file')}")
-    print(f"  set aside    {counted(len(seen.damaged), 'file')}")
-    for name, fault in sorted(seen.damaged.items()):
-        print(f"    {name}: {fault}")

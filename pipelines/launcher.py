@@ -149,6 +149,7 @@ class Done:
         bytes: of text read, about.
         earlier: tokens that an earlier run had written, but not committed.
         changed: sources left out because they changed.
+        twins: (name, name in the cache) of sources whose content the cache had already.
         notes: what the user should know.
         whole: whether nothing is left to do.
     """
@@ -157,6 +158,7 @@ class Done:
     bytes: int
     earlier: int
     changed: tuple[str, ...]
+    twins: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     whole: bool
 
@@ -185,8 +187,10 @@ def take_in(
     commits: list[Commit] = []
     size = earlier = 0
     notes: dict[str, None] = {}
+    twins: dict[tuple[str, str], None] = {}
     while (planned := next_plan(request)).plan is not None and not stopped():
         notes |= dict.fromkeys(planned.notes)
+        twins |= dict.fromkeys(planned.twins)
         check_first_records(request, planned)
         begun(planned.plan.name)
         try:
@@ -198,7 +202,15 @@ def take_in(
         earlier += planned.tokens_waiting
     notes |= dict.fromkeys(planned.notes)
     whole = planned.plan is None
-    return Done(tuple(commits), size, earlier, planned.changed, tuple(notes), whole)
+    return Done(
+        commits=tuple(commits),
+        bytes=size,
+        earlier=earlier,
+        changed=planned.changed,
+        twins=tuple(twins),
+        notes=tuple(notes),
+        whole=whole,
+    )
 
 
 def _tokens(commits: Iterable[Commit]) -> int:

@@ -37,6 +37,7 @@ class Planned:
         tokens_waiting: tokens of finished parts that are not committed.
         reused: sources that are taken in already.
         changed: sources left out because they changed.
+        twins: (name, name in the cache) of sources to be taken in whose content it has already.
         notes: what the user should know.
     """
 
@@ -47,6 +48,7 @@ class Planned:
     tokens_waiting: int
     reused: int
     changed: tuple[str, ...]
+    twins: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
 
 
@@ -86,9 +88,10 @@ def next_plan(request: Request) -> Planned:
             tokens_waiting=sum(manifest.elements.get("tokens", 0) for _, manifest in parts),
             reused=work.reused,
             changed=work.changed,
+            twins=work.twins,
             notes=(*notes, *_note_on_reopening(request, ledger, plan)),
         )
-    anew = Planned(None, False, 0, frozenset(), 0, work.reused, work.changed, notes)
+    anew = Planned(None, False, 0, frozenset(), 0, work.reused, work.changed, work.twins, notes)
     if not work.pieces:
         return anew
     if snapshot is not None and snapshot.commit.finished and not request.config.reopen:
@@ -127,17 +130,22 @@ def _notes(request: Request, work: Work) -> tuple[str, ...]:
     if work.changed:
         notes.append(f"left out {counted(len(work.changed), 'source')} changed since taken in")
     if work.twins:
-        new, old = work.twins[0]
-        notes.append(
-            f"the content of {counted(len(work.twins), 'source')} is in the cache already by "
-            f"another name ({new!r} is {old!r}) and is taken in, too. Names are paths relative to "
-            "an input's root: give the inputs as before if these are the same files"
-        )
+        notes.append(note_on_twins(work.twins))
     if request.discovery.skipped:
         reasons = Counter(why for _, why in request.discovery.skipped)
         told = ", ".join(f"{count:,} x {why}" for why, count in sorted(reasons.items()))
         notes.append(f"left out below the inputs: {told}; plan names them")
     return tuple(notes)
+
+
+def note_on_twins(twins: Sequence[tuple[str, str]]) -> str:
+    """That the content of sources, (name, name in the cache) each, is taken in once more."""
+    new, old = twins[0]
+    return (
+        f"the content of {counted(len(twins), 'source')} is in the cache already by another name "
+        f"({new!r} is {old!r}) and is taken in, too. Names are paths relative to an input's root: "
+        "give the inputs as before if these are the same files"
+    )
 
 
 def taken_in(ledger: Ledger) -> coverage.Coverage:

@@ -131,6 +131,7 @@ def run(
         EngineError: the engine cannot be reached, is lost or lacks something; says what to do.
     """
     logging.getLogger("apache_beam").setLevel(logging.ERROR)
+    check(runner)
     if runner == "embedded":
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
@@ -169,6 +170,25 @@ def _pipeline(
     os.rmdir(pipeline.local_tempdir)  # for other languages only; a killed build would leave it
     build(pipeline, lanes)
     return pipeline
+
+
+def check(runner: str) -> None:
+    """See that a runner, as of `run`, can be imported here.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if runner == "dask":
+        _dask()
+    elif "." in runner:
+        module, _, name = runner.rpartition(".")
+        try:
+            getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"runner (--runner) {runner} cannot be imported: {error}. Install what has it, or "
+                "correct the name"
+            ) from error
 
 
 def _dask() -> ModuleType:

@@ -11,12 +11,15 @@ from cachelib.format.commit import Commit
 from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
 from cachelib.format.succession import add_counts
-from cachelib.words import counted
+from cachelib.words import counted, legible
+
+_OF_FILES = ("changed", "damaged", "vanished", "holdout")
+"""What is not told again for the cache of what is held out."""
 
 
 @dataclass
 class Tally:
-    """What a watch or a stream has seen and done so far.
+    """What a watch or a stream has seen and done so far, for one cache.
 
     Attributes:
         url: of the cache.
@@ -27,6 +30,8 @@ class Tally:
         changed: names of files left out because they changed after they were taken in.
         damaged: names of files set aside because they cannot be used, with the fault.
         vanished: files that went before they were read.
+        holdout: of the cache of what is held out, None where nothing is; what became of files
+            otherwise is counted in the one of the rest alone.
     """
 
     url: str
@@ -41,6 +46,7 @@ class Tally:
     changed: set[str] = field(default_factory=set)
     damaged: dict[str, str] = field(default_factory=dict)
     vanished: int = 0
+    holdout: Tally | None = None
 
     @property
     def files(self) -> int:
@@ -80,13 +86,16 @@ class Tally:
 
     def set_aside(self, name: str, fault: str, *, before: bool = False) -> str:
         """Count a file that cannot be used, or could not; returns a line that tells it."""
-        self.damaged[name] = fault
-        return f"set aside {'before ' if before else ''}{name}: {fault}"
+        self.damaged[name] = told = legible(fault)
+        return f"set aside {'before ' if before else ''}{name}: {told}"
 
     def to_json(self) -> dict[str, Any]:
         """All but the names of what was taken in."""
         told = {**asdict(self), "files": self.files, "changed": sorted(self.changed)}
         del told["taken"]
+        if self.holdout is not None:
+            held = self.holdout.to_json()
+            told["holdout"] = {key: held[key] for key in held if key not in _OF_FILES}
         return told
 
 

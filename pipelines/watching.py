@@ -5,6 +5,7 @@ Beam is started once. A look that finds nothing new costs a listing, and no comm
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,10 +23,12 @@ from cachelib.errors import (
 )
 from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
+from cachelib.words import legible
 from pipelines.commit import seal
 from pipelines.config import BuildConfig, GrowthConfig
 from pipelines.eras import EraClock
 from pipelines.launcher import Done, take_in
+from pipelines.planning import note_on_twins
 from pipelines.progress import Progress, alive
 from pipelines.quarantine import SetAside, read_quarantine, release, set_aside
 from pipelines.request import Request, belongs_to, cache_url, inquire
@@ -87,8 +90,9 @@ def watch(
 
 def _may_pass(error: Exception) -> bool:
     """Whether another round may do better: stores and engines fail now and then."""
-    ours = isinstance(error, ForebayError)
-    return not ours or isinstance(error, StorageError | EngineError | LedgerConflict | SourceError)
+    if not isinstance(error, ForebayError):
+        return not isinstance(error, ImportError)
+    return isinstance(error, StorageError | EngineError | LedgerConflict | SourceError)
 
 
 class _Watch:
@@ -125,7 +129,13 @@ class _Watch:
         self._told: set[str] = set()
         self._heads = [Head(storage) for storage in self._storages]
         self._plans: set[str] = set()
-        self.seen = Tally(self._storages[0].url)
+        # What no round could mend is told before the first.
+        if config.runner != "embedded":
+            importlib.import_module("pipelines.runners").check(config.runner)  # it imports Beam
+        inquire(config, Discovery((), (), (), time.time_ns()))
+        self._tallies = [Tally(storage.url) for storage in self._storages]
+        self.seen, *held = self._tallies
+        self.seen.holdout = held[0] if held else None
         self._take_stock()
 
     @contextmanager
@@ -184,6 +194,8 @@ class _Watch:
                 continue
             for name in done.changed:
                 self._tell(self.seen.leave_out(name))
+            if done.twins:
+                self._tell(f"note: {note_on_twins(done.twins)}")
             if done.whole:
                 self._were_taken(set(sources) - set(done.changed))
             return
@@ -233,11 +245,15 @@ class _Watch:
         for head, storage, era in zip(self._heads, self._storages, self._eras, strict=True):
             if head.commit is not None:
                 era.see(Ledger(storage).snapshot(head.commit.version))
-        if self._heads[0].commit is not None:
-            self.seen.see(self._heads[0].commit)
-        own = [commit for commit in since[0] if commit.task.get("plan") in self._plans]
-        if own:
-            self._tell(self.seen.take(own, sources_of(Ledger(self._storages[0]), own)))
+        for head, storage, seen, commits in zip(
+            self._heads, self._storages, self._tallies, since, strict=True
+        ):
+            if head.commit is not None:
+                seen.see(head.commit)
+            own = [commit for commit in commits if commit.task.get("plan") in self._plans]
+            if own:
+                line = seen.take(own, sources_of(Ledger(storage), own))
+                self._tell(line if seen is self.seen else f"held out, {line}")
 
     def _were_taken(self, names: set[str]) -> None:
         for name in names:
@@ -269,7 +285,7 @@ class _Watch:
                 self._arrivals.forget([file.name])
                 self._tell(f"waiting for {file.name}: it changed while it was read")
                 return
-        found = SetAside(file.name, now.stamp, type(error).__name__, str(error))
+        found = SetAside(file.name, now.stamp, type(error).__name__, legible(str(error)))
         set_aside(self._storages[0], found)
         self._quarantine[file.name] = found
         self._tell(self.seen.set_aside(file.name, found.message))

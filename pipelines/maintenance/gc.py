@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from cachelib.errors import CorruptData, LedgerConflict
+from cachelib.errors import CacheNotFound, CorruptData, LedgerConflict
 from cachelib.format.commit import Commit
 from cachelib.format.ledger import Ledger, no_cache
 from cachelib.format.pins import Pin, all_pins
 from cachelib.format.snapshot import Snapshot
 from cachelib.format.storage import Storage
 from cachelib.format.succession import retire
+from cachelib.words import counted, size
 from pipelines.maintenance.garbage import (
     Attempt,
     Expired,
@@ -35,6 +36,7 @@ from pipelines.maintenance.removal import published
 from pipelines.maintenance.survey import UNFINISHED, Survey, loose_attempts, written
 from pipelines.plan import shard_id
 from pipelines.ranges import remove_runs, shards_begun
+from pipelines.runs import RUNS
 from pipelines.tasks import load_plan
 
 KEEP = 10
@@ -171,7 +173,7 @@ def gc(
     ledger = Ledger(storage)
     cutoff = time.time() - younger
     if ledger.head() is None:
-        raise no_cache(storage)
+        raise _nothing_committed(storage)
     before = _versions(ledger.snapshot().commit)
     survey = Survey.of(listed(storage, "shards"))
     history = History()
@@ -205,6 +207,18 @@ def gc(
         bytes=sum(folder.bytes for folder in folders) + sum(each.size for each in remains),
         waiting=found.waiting,
         broken=tuple(pin.name for pin in found.pins if found.expires(pin.version)),
+    )
+
+
+def _nothing_committed(storage: Storage) -> CacheNotFound:
+    """The error for a place without a commit, which may hold what a killed build wrote."""
+    left = [stored for part in ("shards", RUNS.rstrip("/")) for stored in listed(storage, part)]
+    error = no_cache(storage)
+    if not left:
+        return error
+    return CacheNotFound(
+        f"{error}, but {counted(len(left), 'object')} ({size(sum(o.size for o in left))}) of a "
+        "build that committed nothing yet. Build again to go on with it, or delete the folder"
     )
 
 

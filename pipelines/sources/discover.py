@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from cachelib.errors import SourceError
 from cachelib.format.commit import commit_key
 from cachelib.format.storage import not_utf8
+from cachelib.words import legible
 from pipelines.sources import files
 from pipelines.sources.inspect import format_by_name, inspect, told_stamp
 from pipelines.sources.records import FORMATS, Source
@@ -451,8 +452,7 @@ def _name(path: str, url: str) -> tuple[str, str | None]:
     if not files.is_local(url):
         return unicodedata.normalize("NFC", urlsplit(path).path), None
     if (fault := not_utf8(path)) is not None:
-        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
-        return shown, f"{url!r}: the name of the file {fault}"
+        return legible(path), f"{legible(url)}: the name of the file {fault}"
     return unicodedata.normalize("NFC", path), None
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from cachelib.errors import StorageError
 from cachelib.format.canonical import digest_of, seal
 from cachelib.format.storage import Storage
+from cachelib.words import legible
 
 PREFIX = "_status/"
 
@@ -38,8 +39,7 @@ def announce(
     storage: Storage, run: str, became: str, names: Iterable[str], message: str = ""
 ) -> None:
     """Tell who began a run of a stream; "" is a run that nobody wants to be told of."""
-    shown = message.encode("utf-8", "backslashreplace").decode()  # paths may be no UTF-8
-    told = {"became": became, "names": sorted(names), "message": shown}
+    told = {"became": became, "names": sorted(names), "message": legible(message)}
     if run and (told["names"] or message):
         with suppress(StorageError):
             storage.write(f"{PREFIX}{run}/{digest_of(told)}.json", seal(told))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import shlex
@@ -333,6 +334,10 @@ def test_sizes() -> None:
     [
         ({"max_reject_rat": 0.1}, "unknown key 'max_reject_rat'; did you mean 'max_reject_rate'?"),
         ({"max_reject_rate": 1.5}, "max_reject_rate (--max-reject-rate) is 1.5: "),
+        ({"max_reject_rate": True}, "(--max-reject-rate) is True: expected a number"),
+        ({"max_reject_rate": math.nan}, "(--max-reject-rate) is nan: expected a finite number"),
+        ({"workers": True}, "workers (--workers) is True: expected a number"),
+        ({"holdout": "nan"}, "'fraction' is 'nan': expected a finite number"),
         ({"keep": {"id": "string"}}, "keep (--keep): 'id' is 'string': expected one of str, int32"),
         ({"keep": {"id": {"a": "b"}}}, "keep (--keep): 'id' is {'a': 'b'}: "),
         ({"keep": {"tokens": "str"}}, "names 'tokens': this is the name of the token ids"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +19,7 @@ import pytest
 
 import cachelib
 import pipelines
-from cachelib.errors import CacheNotFound
+from cachelib.errors import CacheNotFound, ForebayError
 from cachelib.format.coverage import merge
 from cachelib.format.ledger import Ledger
 from cachelib.format.storage import Storage
@@ -213,6 +215,7 @@ def test_what_cannot_be_used_is_named_and_does_not_hold_up_the_rest(
     running.until(lambda: rows(tmp_path / "cache") == 10)
     seen = running.end()
     assert set(seen.damaged) == {"closed/", "loop.jsonl", "\\xff.jsonl"}
+    json.dumps(seen.to_json(), ensure_ascii=False).encode()  # no name or fault is half a character
     told = [line for line in running.lines if line.startswith("set aside closed/: ")]
     assert len(told) == 1
     assert f"{folder}/closed: access is denied" in told[0]
@@ -325,3 +328,61 @@ def test_the_command_ends_by_a_signal_and_says_what_it_saw(
         process.kill()
     assert process.returncode == 0
     assert "taken in     1 file, 10 records: 10 rows" in output
+
+
+def test_what_no_round_could_mend_ends_a_watch_at_once(
+    folder: Path, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, "a.jsonl", 10, 0)
+    for name in ("pipelines.engines.dask", "distributed"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for more, said in (
+        ({"map": "no_such_module:change"}, "no_such_module"),
+        ({"runner": "dask"}, r"pip install 'forebay\[pipelines,dask\]'"),
+        ({"runner": "no_such_module.Runner"}, "no_such_module.Runner cannot be imported"),
+    ):
+        running = start(**more)
+        running.thread.join(60)
+        assert not running.thread.is_alive()
+        assert isinstance(running.error, ForebayError)
+        assert re.search(said, str(running.error))
+
+
+def test_the_content_of_another_name_is_taken_in_with_a_note(
+    folder: Path, start: Callable[..., Running], tmp_path: Path
+) -> None:
+    put(folder, "a.jsonl", 10, 0)
+    running = start()
+    running.until(lambda: rows(tmp_path / "cache") == 10)
+    (folder / "a.jsonl").rename(folder / "b.jsonl")
+    running.until(lambda: rows(tmp_path / "cache") == 20)
+    running.end()
+    assert running.told("note: the content of 1 source is in the cache already by another name")
+
+
+def test_what_is_held_out_is_summed_up_beside_the_rest(
+    folder: Path, start: Callable[..., Running], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = start(holdout=0.5)
+    put(folder, "a.jsonl", 100, 0)
+    running.until(lambda: running.told("held out, "))
+    seen = running.end()
+    held = seen.holdout
+    assert held is not None
+    assert held.url.endswith("/cache-holdout/")
+    assert 0 < held.rows < 100
+    assert held.rows + seen.rows == 100
+    told = json.loads(json.dumps(seen.to_json()))
+    assert told["holdout"]["rows"] == held.rows
+    assert "damaged" not in told["holdout"]
+    growing._print_seen(seen, as_json=False)
+    assert f"{held.url} version {held.version}: {held.rows} rows" in capsys.readouterr().out
+
+
+def test_a_watch_that_took_in_nothing_says_that_there_is_no_cache(
+    start: Callable[..., Running], capsys: pytest.CaptureFixture[str]
+) -> None:
+    growing._print_seen(start().end(), as_json=False)
+    printed = capsys.readouterr().out
+    assert "no cache was made, since nothing was taken in" in printed
+    assert "version -1" not in printed
