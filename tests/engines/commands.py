@@ -1,4 +1,4 @@
-"""The command `forebay build` on an engine, as users start it, and what it has published so far."""
+"""`forebay build` and `stream` on an engine, as users start them, and what they have published."""
 
 from __future__ import annotations
 
@@ -42,6 +42,11 @@ def command(
             "--split-bytes", str(SPLIT), *engine]  # fmt: skip
 
 
+def streaming(folder: Path, tokenizer: str, to: Path, engine: Sequence[str]) -> list[str]:
+    options = ["--tokenizer", tokenizer, "--to", str(to), "--settle", "0", "--every", "1"]
+    return [sys.executable, "-m", "pipelines.entry", "stream", str(folder), *options, *engine]
+
+
 def start(arguments: Sequence[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
@@ -69,7 +74,7 @@ def fails(process: subprocess.Popen[str], *words: str) -> None:
     """See that a command ends with an error in words, and says how to go on."""
     output = output_of(process)
     assert process.returncode == 1, output
-    assert "Traceback" not in output
+    assert "Traceback" not in output, output
     for word in (*words, "the same command goes on from here"):
         assert word in output, output
 

@@ -10,6 +10,7 @@ import pytest
 from pipelines.launcher import build
 from tests.engines.commands import SPLIT
 from tests.engines.dask_cluster import Cluster
+from tests.engines.job_api import Pool, Service
 from tests.pipelines.conftest import sentences, write_csv, write_jsonl
 from tests.pipelines.conftest import tokenizer as tokenizer
 
@@ -50,3 +51,17 @@ def mortal(tmp_path: Path) -> Iterator[Cluster]:
     """A scheduler and two workers of one test, which may kill them."""
     with Cluster(tmp_path) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def service(prism: str) -> Iterator[Service]:
+    """A job service, as one of Flink is, which may be killed."""
+    with Service(prism) as service:
+        yield service
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    """A worker pool, as one beside a task manager is."""
+    with Pool() as pool:
+        yield pool

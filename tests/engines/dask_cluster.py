@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from distributed import Client
@@ -19,11 +20,6 @@ from tests.engines.commands import environment
 SECONDS = 60
 """In which processes must have started."""
 
-SETTINGS = {
-    "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "4s",  # a worker that is silent so long is given up
-    "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s",
-}
-
 
 def has_written() -> bool:
     """Whether splits have been written by the process that calls this."""
@@ -31,11 +27,26 @@ def has_written() -> bool:
 
 
 class Cluster:
-    """Started as a context, with two workers; all that is left of it is killed in the end."""
+    """Started as a context; all that is left of it is killed in the end.
 
-    def __init__(self, folder: Path, workers: int = 2, *, code: Path | None = None) -> None:
+    Args:
+        folder: for what it writes.
+        workers: how many are started with it.
+        code: where its processes look for modules first.
+        settings: of Dask, as environment variables.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        workers: int = 2,
+        *,
+        code: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self._folder = folder
         self._code = code
+        self._settings = settings or {}
         self._workers = workers
         self.workers: list[subprocess.Popen[bytes]] = []
 
@@ -90,7 +101,7 @@ class Cluster:
             time.sleep(0.1)
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        env = {**environment(), **SETTINGS}
+        env = {**environment(), **self._settings}
         if self._code is not None:
             env["PYTHONPATH"] = os.pathsep.join([str(self._code), env["PYTHONPATH"]])
         return subprocess.Popen(

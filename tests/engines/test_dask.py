@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,11 @@ from typing import Any
 import pytest
 from distributed import Client
 
-import cachelib
-import pipelines
-from cachelib.format.storage import Storage
-from cachelib.verification import verify
 from pipelines.launcher import build
 from pipelines.progress import Progress
 from tests.engines.commands import ROOT, SPLIT, check_same
 from tests.engines.dask_cluster import Cluster, has_written
+from tests.engines.maintaining import check_maintenance
 
 pytestmark = pytest.mark.engine
 
@@ -63,17 +59,4 @@ def test_the_workers_run_the_code_that_is_tested_and_both_of_them_write(
 def test_maintenance_gives_the_same_content(
     local: dict[str, Path], tmp_path: Path, on_dask: dict[str, Any]
 ) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    digests = []
-    for path, engine in ((here, {}), (there, on_dask)):
-        shutil.copytree(local["source"], path)
-        deleted = pipelines.delete(path, where=[("id", "in", ["r7", "r10001", "r40000"])], **engine)
-        assert deleted.rows == 3
-        packed = pipelines.compact(path, shard_bytes=1 << 20, **engine)
-        assert packed.version == deleted.version + 1
-        assert packed.shards < packed.shards_before
-        collected = pipelines.gc(path, keep=1, younger=0, **engine)
-        assert collected.attempts == packed.shards_before
-        assert not list(verify(Storage.at(path)))
-        digests.append(cachelib.open(path).snapshot.digest)
-    assert digests[0] == digests[1]
+    check_maintenance(local["source"], tmp_path, on_dask)
