@@ -21,6 +21,7 @@ import pyarrow as pa
 from cachelib.ragged import Ragged
 from pipelines.tokenization.arrow import buffers
 from pipelines.tokenization.files import TokenizerError
+from pipelines.tokenization.growth import Growth
 from pipelines.tokenization.long_text import pieces
 from pipelines.tokenization.specials import Spec, without_specials
 
@@ -31,8 +32,6 @@ PIECES, PIECE_BYTES = 4, 1 << 18
 WINDOW_BYTES = 1 << 10
 # What `gigatoken` may remember of the words it met. A GB of program text takes half of it.
 MEMORY_LIMIT = 256 << 20
-# Growth that other threads may cause as well; tables that matter grow by more at once.
-_NOISE = 4 << 20
 
 
 class Engine(Protocol):
@@ -106,8 +105,8 @@ class Gigatoken:
         self._awkward = awkward
         self._json = orjson.dumps(without_specials(spec))
         self._tokenizer = self._load()
-        self._lock = threading.Lock()
-        self._grown = 0
+        self._renewing = threading.Lock()
+        self._growth = Growth(_resident_bytes)
 
     def _load(self) -> Any:
         import gigatoken
@@ -127,21 +126,22 @@ class Gigatoken:
             contents.NumpyArray(data, parameters={"__array__": "char"}),
             parameters={"__array__": "string"},
         )
-        before = _resident_bytes()
-        # Only the parallel way lets other threads of Python run meanwhile.
-        encoded = self._tokenizer.encode_batch(self._awkward.Array(strings), parallel=True).layout
-        ids = Ragged(_array(encoded.content.data), _array(encoded.offsets.data))
-        self._watch(_resident_bytes() - before - ids.values.nbytes)
-        return ids
-
-    def _watch(self, grown: int) -> None:
-        if abs(grown) < _NOISE:
-            return
-        with self._lock:
-            self._grown = max(0, self._grown + grown)
-            if self._grown > MEMORY_LIMIT:
+        self._growth.begin()
+        ids = Ragged.from_rows([], np.uint32)
+        try:
+            # Only the parallel way lets other threads of Python run meanwhile.
+            encoded = self._tokenizer.encode_batch(self._awkward.Array(strings), parallel=True)
+            layout = encoded.layout
+            ids = Ragged(_array(layout.content.data), _array(layout.offsets.data))
+        finally:
+            taken = self._growth.end(ids.values.nbytes)
+        if taken > MEMORY_LIMIT and self._renewing.acquire(blocking=False):
+            try:
                 self._tokenizer = self._load()
-                self._grown = 0
+                self._growth.forget()
+            finally:
+                self._renewing.release()
+        return ids
 
 
 def _resident_bytes() -> int:
