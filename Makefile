@@ -11,20 +11,25 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c re
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 CODE   := cachelib pipelines tests examples bench
 
-.PHONY: quickstart test test-all lint format pins clean
+.PHONY: quickstart test test-all test-flink lint format pins clean
 
 quickstart: $(VENV)/.has-pipelines
 	$(BIN)/python examples/quickstart.py --work quickstart
 
 test: lint
-	$(PYTEST) -m "not slow and not engine and not torch and not jax and not dataflow"
+	$(PYTEST) -m "not slow and not engine and not torch and not jax and not dataflow and not flink"
 
 # What `make test` leaves out, after what it does. Exit status 5: there is no such test.
 test-all: test $(TORCH)/.has-torch $(CLOUD)/.has-dataflow
-	$(PYTEST) -m "(slow or engine) and not dataflow" || [ $$? -eq 5 ]
+	$(PYTEST) -m "(slow or engine) and not dataflow and not flink" || [ $$? -eq 5 ]
 	$(CLOUD)/bin/python -m pytest -m dataflow tests/templates
 	$(TORCH)/bin/python -m pytest -m torch tests/torch
 	$(TORCH)/bin/python -m pytest -m jax tests/jax
+
+# For those who have a Flink and the job server of Beam, which no package registry has.
+test-flink: $(VENV)/.has-test
+	@if [ -n "$$FLINK_HOME" ] && [ -n "$$FOREBAY_FLINK_JOB_SERVER_JAR" ]; then $(PYTEST) tests/flink; else \
+		echo "test-flink ran nothing: it needs FLINK_HOME and FOREBAY_FLINK_JOB_SERVER_JAR (docs/flink.md)"; fi
 
 lint: $(VENV)/.has-test
 	$(BIN)/ruff check setup.py $(CODE)

@@ -32,6 +32,7 @@ EXTRAS = {
         "dask[distributed]",
         "datasets>=4",
         "hypothesis>=6.100",
+        "kubernetes-validate",
         "mypy==2.4.*",
         "packaging",
         "psutil>=5.9",
