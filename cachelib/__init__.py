@@ -17,6 +17,7 @@ from cachelib.errors import (
     SourceError,
     StateMismatch,
     StorageError,
+    StoreSlow,
     UnfinishedCache,
 )
 from cachelib.following import Followed
@@ -44,6 +45,7 @@ __all__ = [
     "SourceError",
     "StateMismatch",
     "StorageError",
+    "StoreSlow",
     "UnfinishedCache",
     "concat",
     "mix",

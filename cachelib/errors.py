@@ -27,6 +27,10 @@ class StorageError(ForebayError):
     """The store did not do what it was asked for; trying again may help."""
 
 
+class StoreSlow(UserWarning):
+    """A store has not answered for some seconds and is being tried again: a warning, no error."""
+
+
 class LedgerConflict(ForebayError):
     """Another writer committed something that this one cannot go along with."""
 

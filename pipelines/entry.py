@@ -11,8 +11,11 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NoReturn
 
 _MODULES = {
     "build": "pipelines.cli",
@@ -104,8 +107,22 @@ def _run(arguments: Sequence[str] | None) -> int:
             file=sys.stderr,
         )
         return 1
-    status: int = module.main(given)
+    with warnings.catch_warnings():
+        warnings.showwarning = partial(_warn, warnings.showwarning)
+        status: int = module.main(given)
     return status
+
+
+def _warn(others: Callable[..., None], warning: Warning | str, *rest: Any) -> None:
+    """Say that a store is slow, over a line of progress if there is one; leave other warnings."""
+    from cachelib.errors import StoreSlow
+
+    if not isinstance(warning, StoreSlow):
+        others(warning, *rest)
+        return
+    with suppress(OSError):  # the terminal may be what has gone
+        clear = "\r\x1b[K" if sys.stderr.isatty() else ""
+        print(f"{clear}forebay: {warning}", file=sys.stderr, flush=True)
 
 
 def command() -> NoReturn:

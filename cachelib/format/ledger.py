@@ -26,7 +26,7 @@ from cachelib.errors import (
     SnapshotExpired,
     StorageError,
 )
-from cachelib.format.canonical import digest_of, seal, unseal
+from cachelib.format.canonical import digest_of, seal
 from cachelib.format.commit import Commit, commit_key
 from cachelib.format.coverage import merge as merge_coverage
 from cachelib.format.coverage import segments as coverage_segments
@@ -133,7 +133,7 @@ class Ledger:
                 raise CorruptData(f"{where} is missing, though later commits are there")
             if data is None:
                 raise self._no_version(stop - 1)
-            found.append(Commit.from_json(unseal(data, where), where))
+            found.append(Commit.from_json(self.storage.unsealed(key, data) or {}, where))
         for before, after in itertools.pairwise(found):
             if after.parent != before.digest:
                 raise CorruptData(
@@ -260,7 +260,7 @@ class Ledger:
             where = self.storage.where(key)
             if data is None:
                 raise CorruptData(f"{where} is missing, though a commit names it")
-            value = unseal(data, where)
+            value = self.storage.unsealed(key, data)
             if f"_ledger/checkpoint/{digest_of(value)}.json" != key:
                 raise CorruptData(f"{where} is named by a digest that is not its own")
             values.append(value)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cachelib.errors import CorruptData, StorageError
+from cachelib.errors import CorruptData
 from cachelib.format.canonical import canonical, seal
 from cachelib.format.digest import Digest, digest_rows, fold
 from cachelib.format.schema import CHUNKS_PER_OBJECT, POSITION, SOURCE, Field, Schema
-from cachelib.format.storage import Storage, check_fork
+from cachelib.format.storage import Storage, check_fork, result_of
 from cachelib.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -238,10 +238,7 @@ class _ArrayWriter:
             StorageError: it could not be stored.
         """
         if self._pending is not None:
-            try:
-                self._pending.result()
-            except Exception as error:
-                raise StorageError(f"{self._storage.where(self._key)}: {error}") from error
+            result_of(self._pending, self._storage.where(self._key))
 
     def final_metadata(self) -> bytes:
         return _pretty(self._metadata(self.length))

@@ -13,14 +13,16 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cachelib.errors import CorruptData, ForebayError, StorageError
-from cachelib.format import endpoints
+from cachelib.format import endpoints, waiting
 from cachelib.format.canonical import seal, unseal
 
 if TYPE_CHECKING:
@@ -35,16 +37,6 @@ REQUESTS = 128
 A shuffled window is one or two of them. With TensorStore's own limit of 32, at 50 ms each, they are
 10 batches of 64 windows a second, whatever the bandwidth (bench/README.md).
 """
-
-RETRIES = {"max_retries": 12, "initial_delay": "250ms", "max_delay": "8s"}
-"""How often requests that fail for reasons which may pass are sent again: for about a minute."""
-
-FIRST_SECONDS, LOOKS = 3.0, 2
-"""For how long, and how often, the first answer of a bucket is waited for before it is asked from
-outside why there is none. TensorStore tries for a minute, also where no server is.
-"""
-
-_answered: set[str] = set()  # the buckets that have answered this process
 
 _used_in: set[int] = set()  # the processes in which TensorStore's threads were started
 
@@ -91,8 +83,8 @@ def _context(kind: str) -> ts.Context:
         shared = ("memory_key_value_store", "file_io_concurrency", "data_copy_concurrency")
         return ts.Context(
             {
-                "gcs_request_retries": RETRIES,
-                "s3_request_retries": RETRIES,
+                "gcs_request_retries": waiting.retries(),
+                "s3_request_retries": waiting.retries(),
                 "gcs_request_concurrency": {"limit": REQUESTS},
                 "s3_request_concurrency": {"limit": REQUESTS},
                 **{name: {} for name in shared},
@@ -235,7 +227,7 @@ class Storage:
             return [self._file(key) for key in keys]
         store = _open_store(self.url)
         reads = [(key, store.read(key)) for key in keys]
-        results = [_result(future, self.where(key)) for key, future in reads]
+        results = [result_of(future, self.where(key)) for key, future in reads]
         return [bytes(r.value) if r.state == "value" else None for r in results]
 
     def _file(self, key: str) -> bytes | None:
@@ -268,7 +260,7 @@ class Storage:
         store = _open_store(self.url)
         writes = [(key, store.write(key, data)) for key, data in objects.items()]
         for key, future in writes:
-            _result(future, self.where(key))
+            result_of(future, self.where(key))
 
     def put_if_absent(self, key: str, data: bytes) -> bytes:
         """Create an object; never replace one. Returns the bytes that are there afterwards.
@@ -285,13 +277,13 @@ class Storage:
         store, where = _open_store(self.url), self.where(key)
         failed: StorageError | None = None
         for _ in range(5):
-            seen = _result(store.read(key), where)
+            seen = result_of(store.read(key), where)
             if seen.state == "value":
                 return bytes(seen.value)
             if failed is not None:
                 raise failed
             try:
-                stamp = _result(store.write(key, data, if_equal=seen.stamp.generation), where)
+                stamp = result_of(store.write(key, data, if_equal=seen.stamp.generation), where)
             except StorageError as error:
                 failed = error
                 continue
@@ -326,19 +318,34 @@ class Storage:
         """`put_if_absent` of a sealed JSON value; returns the value that is there afterwards."""
         data = seal(value)
         there = self.put_if_absent(key, data)
-        return value if there == data else unseal(there, self.where(key))
+        return value if there == data else self.unsealed(key, there)
 
     def read_json(self, key: str) -> Any | None:
         """The value of a sealed JSON object, or None if there is none."""
-        data = self.read(key)
-        return None if data is None else unseal(data, self.where(key))
+        return self.unsealed(key, self.read(key))
+
+    def unsealed(self, key: str, data: bytes | None) -> Any | None:
+        """The value of a sealed JSON object of which these bytes were read, None for none.
+
+        What is damaged is read once more: it may have been on its way.
+
+        Raises:
+            CorruptData: it is damaged again.
+        """
+        if data is None:
+            return None
+        try:
+            return unseal(data, self.where(key))
+        except CorruptData:
+            data = self.read(key)
+            return None if data is None else unseal(data, self.where(key))
 
     def list(self, prefix: str) -> list[str]:
         """Keys below a prefix, sorted, relative to this storage's URL."""
         import tensorstore as ts
 
         keys = _open_store(self.url).list(ts.KvStore.KeyRange(prefix, _after(prefix)))
-        found = sorted(key.decode() for key in _result(keys, self.where(prefix)))
+        found = sorted(key.decode() for key in result_of(keys, self.where(prefix)))
         if not found and self.url.startswith("gs://"):
             # TensorStore takes a listing that is denied for an empty one. Who may not list is not
             # told either that there is no object.
@@ -352,12 +359,12 @@ class Storage:
         if self.url.startswith("gs://") and not self.list(prefix):
             return  # what is denied is an error of listing only, as above
         keys = ts.KvStore.KeyRange(prefix, _after(prefix))
-        _result(_open_store(self.url).delete_range(keys), self.where(prefix))
+        result_of(_open_store(self.url).delete_range(keys), self.where(prefix))
 
     def delete(self, key: str) -> None:
         """Delete an object, if it is there; of files also one that was not written to its end."""
         if self.local_path is None:
-            _result(_open_store(self.url).write(key, None), self.where(key))
+            result_of(_open_store(self.url).write(key, None), self.where(key))
             return
         try:
             (self.local_path / key).unlink(missing_ok=True)
@@ -487,10 +494,10 @@ def _opened(future: Any, where: str) -> Any:
         raise StorageError(f"{where}: {_in_words(error)}") from error
 
 
-def _result(future: Any, where: str) -> Any:
+def result_of(future: Any, where: str) -> Any:
     """What a request of TensorStore gives; errors as `StorageError`, naming the place."""
     try:
-        return _answer(future, where)
+        return waiting.wait(future, where)
     except ForebayError:
         raise
     except Exception as error:
@@ -499,29 +506,14 @@ def _result(future: Any, where: str) -> Any:
         raise StorageError(f"{where}: {fault or _in_words(error)}") from error
 
 
-def _answer(future: Any, where: str) -> Any:
-    """What a future gives; not waited for where its bucket never answered and cannot."""
-    bucket = "/".join(where.split("/", 3)[:3])
-    if where.startswith(("gs://", "s3://")) and bucket not in _answered:
-        fault = None
-        for _ in range(LOOKS):
-            with suppress(TimeoutError):
-                answer = future.result(timeout=FIRST_SECONDS)
-                _answered.add(bucket)
-                return answer
-            fault = endpoints.fault_of(where)
-        if fault is not None:
-            raise StorageError(f"{where}: {fault}")
-    return future.result()
-
-
 def _in_words(error: Exception) -> str:
     """An error of TensorStore with what it means, without the text of the answer."""
     text = str(error).partition(" [")[0]
     if text.startswith(("PERMISSION_DENIED: ", "UNAUTHENTICATED: ")):
         return f"access is denied; check the credentials and what they may do there ({text})"
     if " retry attempts failed: " in text:
-        return f"the store is too busy or cannot be reached; try again later ({text})"
+        tried = f"it was tried again for {waiting.retry_seconds():g} s ({waiting.VARIABLE})"
+        return f"the store is too busy or cannot be reached; {tried}: try again later ({text})"
     return text
 
 
@@ -529,6 +521,34 @@ def _in_words(error: Exception) -> str:
 _SHORT_OF_DATA = re.compile(
     r"^(NOT_FOUND|DATA_LOSS|FAILED_PRECONDITION|OUT_OF_RANGE|INVALID_ARGUMENT): "
 )
+
+
+def values_of(part: Any, read: Any, where: str, what: Callable[[], str]) -> np.ndarray:
+    """The values of a part of an array that are being read.
+
+    What is damaged is read once more: it may have been on its way.
+
+    Args:
+        part: a view of TensorStore.
+        read: the future of reading it.
+        where: the URL that is asked for.
+        what: names what is read, for messages.
+
+    Raises:
+        CorruptData: stored bytes are missing or damaged, and were so again.
+        StorageError: they could not be had.
+    """
+    for future in (lambda: read, part.read):
+        try:
+            return np.asarray(waiting.wait(future(), where))
+        except ForebayError:
+            raise
+        except Exception as error:
+            failed = read_error(error, what())
+            failed.__cause__ = error
+        if not isinstance(failed, CorruptData):
+            break
+    raise failed
 
 
 def read_error(error: Exception, what: str) -> ForebayError:

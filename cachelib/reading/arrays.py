@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from cachelib.format.shard import (
     offsets_metadata,
 )
 from cachelib.format.snapshot import Snapshot
-from cachelib.format.storage import Storage, check_fork, read_error
+from cachelib.format.storage import Storage, check_fork, values_of
 from cachelib.latest import Latest
 from cachelib.local.tier import Tier
 from cachelib.order.cuts import Cuts, coalesce, cut, join
@@ -232,15 +233,13 @@ class Arrays:
         at = offsets_of(cuts.sizes)
         buffer = np.empty((int(at[-1]), *shape), dtype)
         with ts.Batch() as batch:
-            reads = [
-                self._array(shard, field, kind)[low:high].read(batch=batch)
-                for shard, low, high in cuts.bounds()
+            parts = [
+                self._array(shard, field, kind)[low:high] for shard, low, high in cuts.bounds()
             ]
-        for i, future in enumerate(reads):
-            try:
-                buffer[at[i] : at[i + 1]] = future.result()
-            except Exception as error:
-                raise read_error(error, self._describe(field, kind, cuts, i)) from error
+            reads = [part.read(batch=batch) for part in parts]
+        for i, (part, read) in enumerate(zip(parts, reads, strict=True)):
+            what = partial(self._describe, field, kind, cuts, i)
+            buffer[at[i] : at[i + 1]] = values_of(part, read, self._storage.url, what)
         return buffer
 
     def _array(self, shard: int, field: Field, kind: Kind) -> Any:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from cachelib.format.shard import (
     offsets_key,
     offsets_metadata,
 )
-from cachelib.format.storage import Storage, read_error
+from cachelib.format.storage import Storage, values_of
 from cachelib.ragged import Ragged
 
 ROWS_AT_ONCE = 1 << 16
@@ -164,21 +165,20 @@ class Scan:
         self, ranges: dict[str, tuple[dict[str, Any], int, int]], start: int, stop: int
     ) -> list[np.ndarray]:
         """Positions [low, high) of several arrays, each given with its metadata, concurrently."""
-        reads: list[tuple[str, Any]] = []
+        parts: dict[str, tuple[Any, Any]] = {}
         for key, (metadata, low, high) in ranges.items():
-            if low == high:
-                shape = (0, *metadata["shape"][1:])
-                reads.append((key, np.empty(shape, metadata["data_type"])))
-                continue
-            array = self.storage.open_array(self.prefix + key, metadata, write=False, cached=False)
-            reads.append((key, array[low:high].read()))
+            if low < high:
+                place = self.prefix + key
+                array = self.storage.open_array(place, metadata, write=False, cached=False)
+                parts[key] = (array[low:high], array[low:high].read())
         found = []
-        for key, read in reads:
-            try:
-                found.append(read if isinstance(read, np.ndarray) else np.asarray(read.result()))
-            except Exception as error:
-                where = self.storage.where(self.prefix + key)
-                raise read_error(error, f"{where} (rows {start} to {stop} of the shard)") from error
+        for key, (metadata, _, _) in ranges.items():
+            if key not in parts:
+                found.append(np.empty((0, *metadata["shape"][1:]), metadata["data_type"]))
+                continue
+            where = self.storage.where(self.prefix + key)
+            what = partial("{} (rows {} to {} of the shard)".format, where, start, stop)
+            found.append(values_of(*parts[key], where, what))
         return found
 
 
