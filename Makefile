@@ -22,7 +22,7 @@ test: lint
 # What `make test` leaves out, after what it does. Exit status 5: there is no such test.
 test-all: test $(TORCH)/.has-torch $(CLOUD)/.has-dataflow
 	$(PYTEST) -m "(slow or engine) and not dataflow and not flink" || [ $$? -eq 5 ]
-	$(CLOUD)/bin/python -m pytest -m dataflow tests/templates
+	$(CLOUD)/bin/python -m pytest -m dataflow tests/templates/test_dataflow_job.py
 	$(TORCH)/bin/python -m pytest -m torch tests/torch
 	$(TORCH)/bin/python -m pytest -m jax tests/jax
 
